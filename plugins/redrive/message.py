@@ -179,6 +179,9 @@ def redrive_id_of(ledger_id: str, message_id: int) -> str:
 MOST = 2**31 - 1
 #: No clock of a broker shows this or anything later: the year 2100. Some clients write milliseconds for seconds.
 _IMPLAUSIBLE: Micros = 4_102_444_800_000_000
+#: Nor anything earlier: the year 2000. A clock that was never set begins in 1970, and some clients write seconds for
+#: milliseconds.
+_FIRST_PLAUSIBLE: Micros = 946_684_800_000_000
 MILLISECOND, SECOND = 1_000, 1_000_000
 
 
@@ -198,7 +201,7 @@ def instant(value: object, unit: int = 1) -> Micros | None:
     """
     number = _number(value)
     moment = 0 if number is None else number * unit
-    return moment if 0 < moment < _IMPLAUSIBLE else None
+    return moment if _FIRST_PLAUSIBLE <= moment < _IMPLAUSIBLE else None
 
 
 def _number(value: object) -> int | None:

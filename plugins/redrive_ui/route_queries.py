@@ -10,7 +10,7 @@ from redrive.ledger.account import balance
 from redrive.ledger.delivery import observations
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger
-from redrive.ledger.predicates import UNDECIDED_REVIEW
+from redrive.ledger.predicates import UNDECIDED_REVIEW, enqueued
 from redrive_ui.group_templates import templates
 from redrive_ui.recent import RECENT, all_recent, first_recent_slice, recent_batches
 from redrive_ui.rows import Row, first_of, quoted, routes_in, rows_of
@@ -143,7 +143,7 @@ def ages(connection: Connection, route: str, now: datetime) -> list[Row]:
     values = {f"edge_{i}_at": now - timedelta(hours=hours) for i, (_, hours) in enumerate(bounds)}
     rows = rows_of(
         connection,
-        f"select case {cases} else {len(bounds)} end as bucket, count(*) as n from (select coalesce(first_enqueued_at,"
+        f"select case {cases} else {len(bounds)} end as bucket, count(*) as n from (select coalesce({enqueued()},"
         f" dead_lettered_at, changed_at) as t from messages where route = :route and state in ({quoted(_OPEN_STATES)})"
         f" limit {RECENT}) as unfinished group by 1",
         route=route,
@@ -173,7 +173,7 @@ def times_to_outcome(connection: Connection, ledger: Ledger, route: str, slo: ti
     row = first_of(
         connection,
         # Each message is looked up: joined, PostgreSQL would read all messages as soon as these are some thousands.
-        "with known as materialized (select outcome_at, (select messages.first_enqueued_at from messages where"
+        f"with known as materialized (select outcome_at, (select {enqueued()} from messages where"
         " messages.message_id = redelivery_attempts.message_id) as enqueued_at from redelivery_attempts where"
         " slice_id >= :first and route = :route and outcome in ('presumed', 'confirmed'))"
         f" select max(sends) as sends, {columns}, sum(case when seconds <= :slo then 1 else 0 end) as in_time from"

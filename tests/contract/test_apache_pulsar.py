@@ -676,10 +676,11 @@ def test_a_consumer_that_holds_as_many_as_it_may_is_blocked_and_the_bound_is_tol
     [
         ({"conn_type": "aws", "host": "x"}, "not pulsar"),
         ({"conn_type": "pulsar"}, "no host"),
+        ({"conn_type": "pulsar", "host": "h", "extra": {"admin_url": "http://h:x"}}, "extra.admin_url is no address"),
         ({"conn_type": "pulsar", "host": "x", "extra": {"tokenn": "y"}}, "extra.tokenn"),
         ({"conn_type": "pulsar", "host": "x", "extra": {"token_file": "/no/such/file"}}, "token_file"),
     ],
-    ids=["type", "host", "key", "file"],
+    ids=["type", "host", "address", "key", "file"],
 )
 def test_a_connection_that_can_not_be_is_told(connection: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError, match=words):

@@ -1324,8 +1324,16 @@ def test_the_next_host_is_tried(rabbitmq: servers.RabbitMQ, create: Callable[...
         ({"conn_type": "amqp", "host": "h", "extra": {"mangement_url": "x"}}, "extra.mangement_url is unknown"),
         ({"conn_type": "amqp", "host": "h", "extra": {"heartbeat": "often"}}, "extra.heartbeat is not a number"),
         ({"conn_type": "amqps", "host": "h", "extra": {"ca_certs": "/nonexistent"}}, "TLS"),
+        ({"conn_type": "amqp", "host": "h:1,h:x"}, "host or host:port, with a port from 1 to 65535"),
+        ({"conn_type": "amqp", "host": "h:99999"}, "host or host:port, with a port from 1 to 65535"),
+        ({"conn_type": "amqp", "host": "h", "extra": {"management_port": 99999}}, "extra.management_port is no number"),
+        ({"conn_type": "amqp", "host": "h", "extra": {"management_port": "inf"}}, "extra.management_port is no number"),
+        (
+            {"conn_type": "amqp", "host": "h", "extra": {"management_url": "h:15672"}},
+            "extra.management_url is no address",
+        ),
     ],
-    ids=["type", "host", "unknown", "number", "certificate"],
+    ids=["type", "host", "unknown", "number", "certificate", "port", "large port", "management port", "endless", "url"],
 )
 def test_a_wrong_connection_says_what_is_wrong(value: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=f"connection rabbit_test.*{words}"):

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from redrive.ledger.delivery import breakers, counting, outcomes
 from redrive.policy.gates import Outcomes, Stage, Step
-from tests.ledger.planting import MINUTE, Plant
+from tests.ledger.planting import MINUTE, Plant, unchanged
 from tests.ledger.test_loading import coming_back
 from tests.ledger.test_outcomes import drain, presume, see_destination
 
@@ -141,6 +141,37 @@ def test_an_open_breaker_forgets_all_but_half_in_their_proportion(plant: Plant) 
     assert plant.rows("select stage_at from breakers where destination is not null") == plant.rows(
         "select claimed_at from delivery_slices"
     ), "its stage began when it began"
+
+
+def test_a_breaker_that_a_person_released_takes_no_step_from_where_it_was(plant: Plant) -> None:
+    group = plant.group()
+    plant.gate(group, "canary", allowed=20)
+    plant.messages(1, group_id=group)
+    plant.send()
+    step(plant, destination(plant), Stage.HALF_OPEN, 5)
+    group_read, destination_read = gate(plant), destination(plant)
+    assert breakers.release_group(plant.ledger, "orders", group, first=3, by="ana", now=plant.now)
+    assert breakers.release_destination(plant.ledger, "orders", "orders", by="ana", now=plant.now)
+    with unchanged(plant):
+        for one, to in ((group_read, Stage.FAILED), (destination_read, Stage.TRIPPED)):
+            taken = breakers.take_step(plant.ledger, plant.lease, one, Step(to, 0, "why", 1), plant.now)
+            assert taken is None
+    taken = breakers.take_step(plant.ledger, plant.lease, gate(plant), Step(Stage.RAMP, 9, "why", 0), plant.now)
+    assert taken == gate(plant).stage_id
+
+
+def test_what_an_open_breaker_remembers_does_not_go_over_to_the_canary_that_a_person_begins(plant: Plant) -> None:
+    group = plant.group()
+    plant.gate(group, "open")
+    plant.messages(8, group_id=group)
+    plant.send()
+    stay(plant)
+    read = gate(plant)
+    plant.now += MINUTE
+    assert breakers.release_group(plant.ledger, "orders", group, first=3, by="ana", now=plant.now)
+    with plant.ledger.under(plant.lease, plant.now) as tx:
+        counting.forget_half(tx, "group_stage", read.stage_id, 4)
+    assert plant.rows(COUNTS) == [("canary", 0, 0, 0)]
 
 
 def test_a_destination_that_is_met_again_after_a_move_begins_with_nothing(plant: Plant) -> None:

@@ -175,6 +175,10 @@ CASE = planning.CaseCount(Case("dead_letter", None, 0, 0, 0, False), None, "orde
 DECIDED = applying.Decided(1, 1, "orders", "discard", "ana", None, None, None, None, "escalated")
 CANDIDATE = escalations.Candidate(1, "waiting", 1, "q", None, None, None, None, 0, None, "b", None, 2)
 UNFINISHED = restoring.Unfinished(1, "r", 0, "orders-dlq", "waiting", None)
+GATE = breakers.GroupGate(
+    stage=Stage.CANARY, allowed=1, sent=0, stayed=0, returned=0, trips=0, cool_down_until=None, waiting=0,
+    held=0, stage_id=1, group_id=1, cause="throttled", reason=None, released=0,
+)  # fmt: skip
 
 GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "open_batch": lambda p, z, s: batches.open_batch(
@@ -208,10 +212,10 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
         p.ledger, z, "q", expiry.Expiry(), rescued=1, expiring_at=p.now, now=p.now
     ),
     "remember": lambda p, z, s: counting.remember(p.ledger, z, 10, p.now),
-    "admit": lambda p, z, s: holding.admit(p.ledger, z, {1: None}, p.now),
+    "admit": lambda p, z, s: holding.admit(p.ledger, z, {GATE: None}, p.now),
     "hold_out_of_turn": lambda p, z, s: holding.hold_out_of_turn(p.ledger, z, InOrder(), p.now),
-    "hold_back": lambda p, z, s: holding.hold_back(p.ledger, z, {1: "why"}, p.now),
-    "put_to_review": lambda p, z, s: holding.put_to_review(p.ledger, z, {1: "why"}, p.now),
+    "hold_back": lambda p, z, s: holding.hold_back(p.ledger, z, {GATE: "why"}, p.now),
+    "put_to_review": lambda p, z, s: holding.put_to_review(p.ledger, z, {GATE: "why"}, p.now),
     "claim": lambda p, z, s: claims.claim(p.ledger, z, *p.asking(1), p.now),
     "claim_resends": lambda p, z, s: claims.claim_resends(p.ledger, z, *p.asking(1), p.now),
     "refuse_destination": lambda p, z, s: lanes.refuse_destination(p.ledger, z, "orders", "why", p.now),
@@ -255,14 +259,8 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     ),
     "close_connection": lambda p, z, s: consumers.close_connection(p.ledger, z, "orders", "x", ["c"], "why", p.now),
     "connection_stayed": lambda p, z, s: consumers.connection_stayed(p.ledger, z, "orders", "x", ["c"], "why", p.now),
-    "step_breaker": lambda p, z, s: breakers.take_step(
-        p.ledger, z, breakers.GroupGate(
-            stage=Stage.CANARY, allowed=1, sent=0, stayed=0, returned=0, trips=0, cool_down_until=None, waiting=0,
-            held=0, group_id=1, cause="throttled", reason=None, released=0,
-        ),
-        Step(Stage.OPEN, 0, "why", 0), p.now,
-    ),
-    "pause_itself": lambda p, z, s: leases.pause_itself(p.ledger, z, "sick", p.now),
+    "step_breaker": lambda p, z, s: breakers.take_step(p.ledger, z, GATE, Step(Stage.OPEN, 0, "why", 0), p.now),
+    "pause_itself": lambda p, z, s: leases.pause_itself(p.ledger, z, lambda _: "sick", p.now),
     "note_counts": lambda p, z, s: leases.note_counts(p.ledger, z, "drain", {}, p.now),
 }  # fmt: skip
 

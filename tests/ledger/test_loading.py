@@ -9,6 +9,7 @@ from redrive.errors import ClassificationFailed, LeaseLost
 from redrive.ledger.drain import batches, groups, loading, suspects
 from redrive.ledger.drain.groups import Group
 from redrive.ledger.drain.loading import Loaded
+from redrive.ledger.engine import parse_instant
 from redrive.ledger.review.escalations import Review
 from redrive.message import MAX_CARRIED_ATTEMPTS, body_hash, redrive_id_of
 from tests.ledger.planting import Plant, entering, unchanged
@@ -38,6 +39,18 @@ def test_sql_makes_the_redrive_id_that_python_makes(plant: Plant) -> None:
     found = plant.rows("select message_id, redrive_id from messages")
     assert len(found) == 20
     assert all(redrive_id == redrive_id_of(ledger_id, message_id) for message_id, redrive_id in found)
+
+
+def test_a_copy_that_says_it_died_tomorrow_died_when_it_was_drained_and_is_known_again(plant: Plant) -> None:
+    ahead = plant.ledger.dialect.stored(plant.now + timedelta(days=1))
+    copy = {"broker_message_id": "b-1", "enqueued_at": ahead, "dead_lettered_at": ahead}
+    plant.load(copy)
+    ((enqueued, dead, received),) = plant.rows("select first_enqueued_at, dead_lettered_at, received_at from messages")
+    assert parse_instant(enqueued) == plant.now + timedelta(days=1), "what was said tells it from others"
+    assert dead == received
+    plant.now += timedelta(minutes=1)
+    again, _ = plant.load(copy)
+    assert (again.new, again.duplicates) == (0, 1)
 
 
 def test_a_copy_without_headers_is_new(plant: Plant) -> None:

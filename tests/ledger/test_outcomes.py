@@ -184,6 +184,21 @@ def test_times_to_return_are_known_from_twenty_on(plant: Plant) -> None:
         assert outcomes.return_times(connection, "orders", quantile=0.5) == pytest.approx(11)
 
 
+@pytest.mark.parametrize("wrong", [timedelta(days=1), timedelta(days=-1)], ids=["ahead", "behind"])
+def test_a_clock_that_is_wrong_tells_nothing_of_the_time_to_return(plant: Plant, wrong: timedelta) -> None:
+    plant.messages(2)
+    plant.send()
+    ids = plant.rows("select redrive_id from messages order by message_id")
+    plant.now += timedelta(seconds=20)
+    for n, (redrive_id,) in enumerate(ids):
+        said = plant.ledger.dialect.stored(plant.now + wrong)
+        plant.load(
+            {"redrive_id": redrive_id, "redrive_attempt": 1, "body": f"body {n}".encode(), "dead_lettered_at": said}
+        )
+    with plant.ledger.read() as connection:
+        assert outcomes.return_times(connection, "orders", least=2) == pytest.approx(20)
+
+
 def test_what_a_consumer_put_off_for_later_tells_nothing_of_the_time_to_return(plant: Plant) -> None:
     ids = plant.messages(3)
     plant.send()

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from redrive.classification.causes import Cause
+from redrive.ledger.account import notifications
 from redrive.ledger.delivery import breakers, holding, planning
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.selecting import Selection
 from redrive.lifecycle import Plan
 from redrive.policy.next_step import Decision, Discard, Escalate, Send
-from tests.ledger.planting import MINUTE, Plant, entering
+from tests.ledger.planting import MINUTE, Plant, entering, unchanged
 
 EVERYTHING = Selection()
 
@@ -92,6 +93,39 @@ def test_what_is_put_off_after_a_redelivery_waits_as_long_as_that_source_says(pl
     assert parse_instant(at) == (put if told else plant.now) + timedelta(minutes=5)
 
 
+@pytest.mark.parametrize("ahead", [timedelta(hours=6), timedelta(days=300 * 365)])
+@pytest.mark.parametrize("dead", [True, False], ids=["it says when it was dead-lettered", "it says when it was sent"])
+def test_a_clock_that_is_ahead_makes_no_delay_longer(plant: Plant, ahead: timedelta, dead: bool) -> None:
+    told = plant.ledger.dialect.stored(plant.now + ahead)
+    plant.load({"kind": "delay", "source": "orders-delay", "cause": None, "dead_lettered_at": told if dead else None,
+                "enqueued_at": told})  # fmt: skip
+    apply(plant, Send(Plan.DELAY, timedelta(hours=1)), delays={"orders-delay": timedelta(minutes=5)})
+    (at,) = plant.rows("select next_attempt_at from messages")[0]
+    assert parse_instant(at) == plant.now + timedelta(minutes=5), "from when it was drained"
+
+
+def test_a_clock_that_is_ahead_makes_no_delay_longer_after_a_redelivery(plant: Plant) -> None:
+    (message,) = plant.messages(1)
+    plant.send()
+    plant.now += 11 * MINUTE
+    plant.begin(at_once=True)
+    plant.load(
+        {"kind": "delay", "source": "orders-delay", "cause": None, "dead_lettered_at": None, "body": b"body 0",
+         "redrive_id": plant.redrive_id(message), "redrive_attempt": 1,
+         "enqueued_at": plant.ledger.dialect.stored(plant.now + timedelta(days=1))},
+    )  # fmt: skip
+    apply(plant, Send(Plan.DELAY, timedelta(hours=1)), delays={"orders-delay": timedelta(minutes=5)})
+    (at,) = plant.rows("select next_attempt_at from messages")[0]
+    assert parse_instant(at) == plant.now + timedelta(minutes=5)
+
+
+def test_a_clock_that_is_ahead_does_not_put_off_a_send_until_a_processed_check_could_be_believed(plant: Plant) -> None:
+    plant.load({"dead_lettered_at": plant.ledger.dialect.stored(plant.now + timedelta(days=1))})
+    apply(plant, Send(Plan.REQUEUE), settle_after=5 * MINUTE)
+    (at,) = plant.rows("select next_attempt_at from messages")[0]
+    assert parse_instant(at) == plant.now + 5 * MINUTE
+
+
 def test_nothing_goes_before_a_processed_check_could_be_believed(plant: Plant) -> None:
     plant.messages(1)
     apply(plant, Send(Plan.REQUEUE), settle_after=5 * MINUTE)
@@ -144,23 +178,28 @@ def test_a_gate_is_opened_once_per_group(plant: Plant) -> None:
     plant.messages(5, group_id=group)
     assert breakers.open_gates(plant.ledger, plant.lease, first=20, now=plant.now) == 1
     assert breakers.open_gates(plant.ledger, plant.lease, first=99, now=plant.now) == 0
-    with plant.ledger.read() as connection:
-        (gate,) = breakers.of_groups(connection, "orders")
+    gate = as_it_is(plant)
     assert (gate.group_id, gate.stage, gate.allowed, gate.cause) == (group, "canary", 20, "transient_network")
 
 
-def held(plant: Plant, count: int = 5) -> int:
+def held(plant: Plant, count: int = 5) -> breakers.GroupGate:
     group = plant.group()
     plant.messages(count, group_id=group)
     breakers.open_gates(plant.ledger, plant.lease, first=2, now=plant.now)
     apply(plant, Send(Plan.CANARY))
     assert plant.states() == {"held": count}
-    return group
+    return as_it_is(plant)
+
+
+def as_it_is(plant: Plant) -> breakers.GroupGate:
+    with plant.ledger.read() as connection:
+        (gate,) = breakers.of_groups(connection, "orders")
+    return gate
 
 
 def test_a_quota_lets_the_oldest_through(plant: Plant) -> None:
-    group = held(plant)
-    assert holding.admit(plant.ledger, plant.lease, {group: 2}, plant.now) == 2
+    gate = held(plant)
+    assert holding.admit(plant.ledger, plant.lease, {gate: 2}, plant.now) == 2
     assert plant.rows("select state from messages order by message_id") == [("waiting",)] * 2 + [("held",)] * 3
     assert plant.value("select selection from audit_events where action = 'admit'").startswith(
         '{"where": "route = :route and message_id in ( select message_id from'
@@ -168,28 +207,28 @@ def test_a_quota_lets_the_oldest_through(plant: Plant) -> None:
 
 
 def test_no_quota_lets_all_through(plant: Plant) -> None:
-    group = held(plant)
-    assert holding.admit(plant.ledger, plant.lease, {group: None}, plant.now) == 5
+    gate = held(plant)
+    assert holding.admit(plant.ledger, plant.lease, {gate: None}, plant.now) == 5
 
 
 def test_holding_back_says_why(plant: Plant) -> None:
-    group = held(plant)
-    holding.admit(plant.ledger, plant.lease, {group: None}, plant.now)
-    assert holding.hold_back(plant.ledger, plant.lease, {group: "breaker"}, plant.now) == 5
+    gate = held(plant)
+    holding.admit(plant.ledger, plant.lease, {gate: None}, plant.now)
+    assert holding.hold_back(plant.ledger, plant.lease, {gate: "breaker"}, plant.now) == 5
     assert plant.rows("select distinct state, reason from messages") == [("held", "breaker")]
 
 
 def test_a_failed_canary_gives_the_group_to_people_and_reopens_what_they_released(plant: Plant) -> None:
-    group = held(plant)
+    gate = held(plant)
     released = plant.value("select min(message_id) from messages")
     plant.change(
         "insert into escalated_messages (message_id, route, group_id, reason, size_bytes, source, attempts,"
         " escalated_at, status, decision, decided_by)"
         " values (:id, 'orders', :g, 'x', 2, 'q', 0, :now, 'decided', 'redeliver', 'ana')",
-        id=released, g=group, now=plant.now,
+        id=released, g=gate.group_id, now=plant.now,
     )  # fmt: skip
     plant.change("update messages set plan = 'release' where message_id = :id", id=released)
-    assert holding.put_to_review(plant.ledger, plant.lease, {group: "canary failed"}, plant.now) == {
+    assert holding.put_to_review(plant.ledger, plant.lease, {gate: "canary failed"}, plant.now) == {
         "reopened": 1,
         "to_review": 4,
     }
@@ -197,6 +236,20 @@ def test_a_failed_canary_gives_the_group_to_people_and_reopens_what_they_release
         ("reopened", None, "canary failed")
     ]
     assert plant.states() == {"escalated": 1, "to_review": 4}
+
+
+def test_nothing_is_done_behind_a_gate_that_a_person_moved_since_it_was_read(plant: Plant) -> None:
+    read = held(plant)
+    holding.admit(plant.ledger, plant.lease, {read: 2}, plant.now)
+    assert breakers.release_group(plant.ledger, "orders", read.group_id, first=1, by="ana", now=plant.now)
+    with unchanged(plant):
+        assert holding.admit(plant.ledger, plant.lease, {read: None}, plant.now) == 0
+        assert holding.hold_back(plant.ledger, plant.lease, {read: "why"}, plant.now) == 0
+        assert holding.put_to_review(plant.ledger, plant.lease, {read: "why"}, plant.now) == {
+            "reopened": 0,
+            "to_review": 0,
+        }
+    assert holding.admit(plant.ledger, plant.lease, {as_it_is(plant): 1}, plant.now) == 1
 
 
 def test_messages_that_are_too_old_are_given_up_unless_a_person_released_them(plant: Plant) -> None:
@@ -217,6 +270,24 @@ def test_of_a_message_of_which_nobody_knows_the_age_it_counts_since_when_it_is_h
     plant.change("update messages set first_enqueued_at = null, received_at = :old_at", **at)
     before = plant.now - timedelta(days=14)
     assert planning.expire(plant.ledger, plant.lease, enqueued_before=before, now=plant.now) == 1
+
+
+def test_a_message_that_says_it_is_of_tomorrow_is_as_old_as_it_is_here(plant: Plant) -> None:
+    plant.load({"enqueued_at": plant.ledger.dialect.stored(plant.now + timedelta(days=300 * 365))})
+    here_since, plant.now = plant.now, plant.now + timedelta(days=15)
+    plant.begin()
+    for before, old in ((here_since, 0), (here_since + MINUTE, 1)):
+        with plant.ledger.read() as connection:
+            count, oldest = notifications.late(connection, "orders", enqueued_before=before)
+        assert (count, oldest) == (old, here_since if old else None)
+        assert planning.expire(plant.ledger, plant.lease, enqueued_before=before, now=plant.now) == old
+
+
+def test_a_selection_of_a_time_has_what_says_it_is_of_tomorrow(plant: Plant) -> None:
+    ahead = plant.ledger.dialect.stored(plant.now + timedelta(days=1))
+    plant.load({"enqueued_at": ahead, "dead_lettered_at": None}, {"dead_lettered_at": ahead, "body": b"other"})
+    window = Selection(since=plant.now - MINUTE, until=plant.now + MINUTE)
+    assert apply(plant, Send(Plan.REQUEUE), window)["planned"] == 2
 
 
 def test_a_forged_count_of_attempts_does_not_stop_the_plan(plant: Plant) -> None:

@@ -2,14 +2,20 @@
 
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
+from redrive.cli.app import app
+from redrive.errors import UsageError
 from redrive.ledger import moves
-from redrive.ledger.account import balance, retention
+from redrive.ledger.account import balance, inspecting, retention
 from redrive.ledger.engine import sql
 from redrive.stages import pipeline
 from tests.ledger.planting import Plant, entering
+from tests.ledger.test_loading import coming_back
 from tests.workshop import REFUSED, Workshop
 
 DAY = timedelta(days=1)
@@ -47,6 +53,33 @@ def test_a_batch_of_which_everything_is_finished_and_old_is_forgotten(plant: Pla
     for table in ("messages", "message_fields", "redelivery_attempts", "staging_batches"):
         assert plant.rows(f"select * from {table}") == []
     assert plant.rows("select count from audit_events where action = 'forget'") == [(3,)]
+
+
+def test_of_a_copy_whose_message_is_forgotten_it_is_told_what_it_was(
+    plant: Plant, ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch stays for the sake of another message."""
+    (one,) = plant.messages(1)
+    plant.send()
+    plant.load(coming_back(plant, one, broker_message_id="came-back"), {"body": b"another"})
+    finish(plant)
+    plant.change("update messages set copy_id = message_id")  # what came back later is forgotten already
+    plant.change(f"update messages set {entering('held')} where message_id <> :one", one=one)
+    count_anew(plant)
+    assert forget(plant) == (1, 1)
+    with plant.ledger.read() as connection:
+        assert inspecting.trace(connection, "came-back") == []
+        (left,) = inspecting.forgotten(connection, "came-back")
+        assert inspecting.forgotten(connection, "b-2-1") == []
+        assert [life["message"]["state"] for life in inspecting.trace(connection, "b-2-1")] == ["held"]
+    assert (left["message_id"], left["kind"], left["source"]) == (one, "returned", "orders-dlq")
+    route = {"broker": "memory", "connection": "m", "sources": [{"queue": "a"}], "destination": {"queue": "b"}}
+    (tmp_path / "redrive.yaml").write_text(
+        yaml.safe_dump({"database": ledger_url, "staging": str(tmp_path), "routes": {"orders": route}})
+    )
+    monkeypatch.setenv("REDRIVE_CONFIG", str(tmp_path / "redrive.yaml"))
+    with pytest.raises(UsageError, match=f"'came-back' is a returned copy of message {one} of route orders, seen in"):
+        CliRunner().invoke(app, ["trace", "came-back"], catch_exceptions=False)
 
 
 def test_what_is_not_old_enough_stays(plant: Plant) -> None:

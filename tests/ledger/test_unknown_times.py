@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from redrive.ledger import tables
 from redrive.ledger.account import inspecting
 from redrive.ledger.engine import Instant, sql
-from redrive_ui import result_queries
+from redrive_ui import result_queries, route_queries
 from tests.ledger.planting import NOW, Plant
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +111,27 @@ def test_percentiles_are_of_the_messages_whose_age_is_known(plant: Plant) -> Non
     plant.change("update redelivery_attempts set outcome = 'presumed', outcome_at = :at", at=NOW + MINUTE)
     ((p50, p99),) = plant.rows("select p50_seconds, p99_seconds from route_summary")
     assert [round(float(one)) for one in (p50, p99)] == [60, 60]
+
+
+def test_what_says_it_is_of_tomorrow_took_as_long_as_it_was_here_and_died_today(plant: Plant) -> None:
+    plant.messages(3, enqueued_at=plant.ledger.dialect.stored(NOW + 3000 * MINUTE), dead_lettered_at=None)
+    plant.send()
+    plant.change("update messages set state = 'presumed'")
+    plant.change("update redelivery_attempts set outcome = 'presumed', outcome_at = :at", at=NOW + MINUTE)
+    ((p50,),) = plant.rows("select p50_seconds from route_summary")
+    assert round(float(p50)) == 60
+    assert [row[0] for row in plant.rows("select day from cause_trend")] == [f"{NOW:%Y-%m-%d}"]
+    with plant.ledger.read() as connection:
+        times = route_queries.times_to_outcome(connection, plant.ledger, "orders", timedelta(seconds=59))
+    assert times is not None
+    assert (round(times.within[50]), times.within_slo) == (60, 0)
+
+
+def test_what_says_it_is_of_tomorrow_is_not_young_for_ever(plant: Plant) -> None:
+    plant.messages(1, enqueued_at=plant.ledger.dialect.stored(NOW + 3000 * MINUTE))
+    with plant.ledger.read() as connection:
+        found = {row["name"]: row["n"] for row in route_queries.ages(connection, "orders", NOW + 120 * MINUTE)}
+    assert found["1 to 6 h"] == 1
 
 
 def test_groups_of_equal_size_come_in_one_order(plant: Plant) -> None:

@@ -124,6 +124,16 @@ def test_no_message_is_looked_at_more_often_than_it_can_bear(workshop: Workshop)
     assert look(workshop) == (None, "unknown"), "one look has all that is there"
 
 
+def test_messages_whose_clock_is_ahead_are_looked_at_no_more_often(workshop: Workshop) -> None:
+    workshop.world.create("orders", dead_letter_queue="orders-dlq", max_deliveries=6)
+    workshop.world.put("orders", DeadLetter("", b"ahead", (), enqueued_at=workshop.time.now + 6 * 3_600_000_000))
+    for _ in range(4):
+        workshop.advance(minutes=1)
+        look(workshop)
+    ((looks,),) = workshop.query("select count(*) from queue_observations where looked_from_at is not null")
+    assert looks == 2, "more than half of its deliveries is left to consumers"
+
+
 def test_people_are_told_of_a_live_queue_that_is_older_than_the_slo(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, ages={"sample": 10}, slo="2h", notify=[{"connection": "nowhere"}])
     put(workshop, "first")

@@ -235,6 +235,45 @@ def test_who_resumes_says_that_the_destination_is_well_and_it_is_tried(tmp_path:
     assert report["redelivered"] == 6, "a few first: the destination's own breaker is half-open"
 
 
+def test_a_group_that_a_person_releases_while_the_run_looks_is_no_reason_to_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Workshop(tmp_path, **BREAKER)
+
+    real = leases.pause_itself
+
+    def pause_itself(*args: Any) -> Any:
+        assert breakers.release_group(shop.ledger, "orders", 1, first=None, by="ana", now=shop.now())
+        return real(*args)
+
+    monkeypatch.setattr(leases, "pause_itself", pause_itself)
+    report = sick(shop, healthy=35)
+    assert "paused" not in report
+    assert shop.query("select count(*) from audit_events where action = 'pause'") == [(0,)]
+
+
+def test_a_destination_that_a_person_releases_while_the_run_looks_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Workshop(tmp_path, **BREAKER)
+    trip(shop)
+    shop.advance(minutes=11)
+    shop.cycle()
+    shop.consume(the_error)
+    assert stages(shop) == {"orders": "half_open"}
+    real = breakers.of_destinations
+
+    def look(*args: Any) -> Any:
+        found = real(*args)
+        breakers.release_destination(shop.ledger, "orders", "orders", by="ana", now=shop.now())
+        return found
+
+    shop.advance(minutes=1)
+    monkeypatch.setattr(breakers, "of_destinations", look)
+    shop.cycle()
+    assert stages(shop) == {"orders": "open"}
+
+
 def test_a_pause_of_people_opens_no_breaker_when_it_ends(tmp_path: Path) -> None:
     shop = Workshop(tmp_path, **BREAKER)
     trip(shop)

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from redrive.brokers.memory import MemoryBroker
 from redrive.ledger.account import inspecting
+from redrive.ledger.delivery import breakers
 from redrive.ledger.engine import Ledger
 from redrive.message import DeadLetter, Header
 from redrive.policy.worked_past import Consumption, Sends, worked_past
@@ -208,6 +210,54 @@ def test_what_people_released_goes_out_as_a_canary_also_when_the_delivery_comes_
     run = one.begin()
     assert one.deliver(run)["redelivered"] == 4
     pipeline.finish(one.settings, run, "succeeded", one.now)
+
+
+def meanwhile(
+    monkeypatch: pytest.MonkeyPatch, module: Any, name: str, what: Callable[[], object], *, after: int = 1
+) -> None:
+    """A person does ``what`` at the moment when the ``after``-th of these looks into the ledger has been taken."""
+    looks, real = iter(range(1, 100)), getattr(module, name)
+
+    def look(*args: Any, **options: Any) -> Any:
+        found = real(*args, **options)
+        if next(looks) == after:
+            person = Thread(target=what)
+            person.start()
+            person.join()
+        return found
+
+    monkeypatch.setattr(module, name, look)
+
+
+@pytest.mark.parametrize("failed_before", [False, True])
+def test_what_a_person_releases_while_a_plan_is_under_way_is_released(
+    shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, failed_before: bool
+) -> None:
+    one = shop(backlog=0, broken=True)
+    one.die(*[f"{n:03}" for n in range(10)], error=STRANGE)
+    one.cycle()
+    if failed_before:
+        ten_minutes(one, work=20)
+        one.die(*[f"late {n}" for n in range(6)], error=STRANGE)
+        one.cycle()
+        assert one.gate() == ("failed", 4)
+    else:
+        one.work(20)
+        one.advance(minutes=10)
+    assert one.states()["held"] == 6
+
+    def release() -> None:
+        assert breakers.release_group(one.ledger, "orders", 1, first=3, by="ana", now=one.now())
+
+    one.broken = False
+    meanwhile(monkeypatch, breakers, "of_groups", release)
+    one.cycle()
+    assert one.gate() == ("canary", 4 + 3), "her three go at once"
+    assert (one.states()["sent"], one.states()["held"]) == (3, 3)
+    assert len(one.query("select 1 from audit_events where action = 'step_gate'")) == (1 if failed_before else 0)
+    for _ in range(6):
+        ten_minutes(one, work=20)
+    assert one.states()["presumed"] == 6
 
 
 def test_what_was_sent_before_a_release_says_nothing_of_the_fix(shop: Callable[..., Shop]) -> None:

@@ -179,6 +179,24 @@ def test_spark_connect_is_looked_for_where_it_is_configured_and_needs_no_java_he
     assert (found.level, found.text) == ("ok", f"runner connect; 127.0.0.1:{port} answers")
 
 
+def test_what_nobody_expected_is_a_finding_too_and_its_text_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise ValueError("amqp://u:secret@h:x")
+
+    workshop = Workshop(tmp_path, **PLAIN_SOURCE)
+    monkeypatch.setattr(workshop.broker, "describe", fails)
+    monkeypatch.setattr(submit, "java_missing", fails)
+    found = examine(workshop, monkeypatch)
+    told = {one.subject: one for one in found}
+    assert told["ledger"].level == "ok"
+    assert told["orders: source orders-dlq"].level == "ok", "what was seen before it"
+    for subject in ("spark", "route orders"):
+        assert (told[subject].level, "ValueError" in told[subject].text) == ("error", True)
+    assert "secret" not in str(found)
+
+
 def test_a_spark_that_starts_slowly_is_told_how_to_start_sooner(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from redrive.brokers.memory import MemoryBroker
 from redrive.ledger.account import inspecting
+from redrive.ledger.engine import parse_instant
 from redrive.stages import rescue
 from tests.workshop import REFUSED, Workshop
 
@@ -57,6 +58,16 @@ def test_what_would_expire_before_the_next_run_is_drained_beyond_the_limit_and_i
     assert count == report["rescued"]
     assert reason.startswith("They would have been lost before 2025-10-09")
     assert shop.audit() == []
+
+
+def test_what_says_it_is_of_tomorrow_makes_no_source_safe_for_longer(tmp_path: Path) -> None:
+    shop = a_shop(tmp_path)
+    dead(shop, 50, days=-300)
+    shop.cycle()
+    ((oldest,),) = shop.query("select oldest_at from source_state where source = 'orders-dlq'")
+    assert parse_instant(oldest) == shop.now()
+    (risk,) = rescue.at_risk(shop.settings, now=shop.now() + timedelta(days=3))
+    assert risk.queue == "orders-dlq"
 
 
 def test_how_soon_the_next_run_comes_is_judged_by_the_last_ones(tmp_path: Path) -> None:

@@ -113,6 +113,12 @@ def test_one_that_was_sent_first_goes_first_though_it_died_and_was_drained_last(
     assert to_the_end(shop) == ["first", "second"]
 
 
+def test_what_says_that_it_died_tomorrow_does_not_wait_for_tomorrow(shop: Shop) -> None:
+    ahead = micros(shop.now() + timedelta(days=300 * 365))
+    dies(shop, "m0", "m1", enqueued_at=ahead, dead_lettered_at=ahead)
+    assert to_the_end(shop) == ["m0", "m1"]
+
+
 def test_all_sources_count_as_drained_whichever_shard_took_them(shop: Shop) -> None:
     dies(shop, "m0")
     dies(shop, "later", queue="orders-delay")

@@ -88,6 +88,18 @@ def test_what_comes_in_during_a_drain_does_not_keep_it_running(build: Build) -> 
     pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
 
 
+def test_what_says_it_is_of_tomorrow_may_have_been_there_before_the_drain(build: Build) -> None:
+    """Ten whose producer's clock is ahead, in front of one of ours that came back: three receives are not the end."""
+    workshop, _ = build(drain={"flush_messages": 2, "wait": "0s"})
+    workshop.die(*(f"{n}" for n in range(10)), enqueued_at=workshop.time.now + 6 * 3_600_000_000)
+    workshop.die("ours", enqueued_at=workshop.time.now - 1)
+    run = workshop.begin()
+    counts = pipeline.drain(workshop.settings, run, **workshop.options())
+
+    assert (counts["drained"], counts["complete:orders-dlq"]) == (11, 1)
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+
+
 def test_the_limit_of_the_run_ends_a_drain_that_knows_no_depth(build: Build) -> None:
     workshop, _ = build(drain={"limit": 2, "wait": "0s"})
     workshop.die("a", "b", "c")

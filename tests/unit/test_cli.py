@@ -124,6 +124,9 @@ def test_nonsense_options_are_wrong_use(folder: Path, ledger: Ledger) -> None:
         ["review", "edit", "1", "--body", str(folder / "nowhere.json")],
         ["review", "edit", "1", "--body", str(folder)],
         ["trace", "nobody-knows-this"],
+        ["trace", "\udcff"],  # a byte that is no UTF-8
+        ["pause", "orders", "--reason", "\udcff"],
+        ["review", "show", "9" * 30],
         ["release", "orders", "77"],
         ["no-such-command"],
     ):

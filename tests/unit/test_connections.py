@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.connections import lookup
+from redrive.connections import http, lookup
 from redrive.connections.lookup import Connection
 from redrive.errors import ConnectionMissing, SettingsError
 
@@ -66,8 +66,13 @@ def test_secrets_are_not_in_the_repr() -> None:
 @pytest.mark.parametrize(
     "value",
     ['{"conn_type": "aws", "password": "pw-1"', '{"pasword": "pw-1"}', "postgres://u:pw-1@h:port/db",
-     '{"conn_type": "aws", "password": "pw-1", "extra": "pw-1"}'],
-    ids=["broken-json", "unknown-field", "bad-port", "extra-not-json"],
+     '{"conn_type": "aws", "password": "pw-1", "extra": "pw-1"}',
+     "postgres://u:pw-1@h:99999/db", "postgres://u:pw-1@[h/db",
+     '{"conn_type": "http", "password": "pw-1", "port": 99999}',
+     '{"conn_type": "http", "password": "pw-1", "port": [1]}',
+     '{"conn_type": "http", "password": "pw-1", "port": -1}'],
+    ids=["broken-json", "unknown-field", "bad-port", "extra-not-json", "large-port", "bad-host", "large-port-in-json",
+         "port-of-no-kind", "negative-port"],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_without_telling_secrets(value: str) -> None:
     with pytest.raises(SettingsError) as error:
@@ -125,6 +130,25 @@ def test_a_database_connection_becomes_an_sqlalchemy_url(value: str, url: str) -
     made = lookup.sqlalchemy_url(lookup.parse("c", value))
 
     assert made.render_as_string(hide_password=False) == url
+
+
+def test_a_database_url_with_a_bad_port_is_refused_without_telling_it() -> None:
+    value = '{"conn_type": "generic", "extra": {"sqlalchemy_url": "oracle://u:p@w:rd@h:1:2/x"}}'
+    with pytest.raises(SettingsError, match=r"connection c: extra.sqlalchemy_url can't be read$"):
+        lookup.sqlalchemy_url(lookup.parse("c", value))
+
+
+@pytest.mark.parametrize(
+    "host", ["https://h:99999", "http://h:0", "https://[h", "http://h:x", "http:///path", "ftp://h"]
+)
+def test_an_address_that_nobody_can_ask_is_refused_with_the_connections_name(host: str) -> None:
+    with pytest.raises(SettingsError, match="connection orders_api: its host is no address such as https://"):
+        http.base_url(lookup.Connection("orders_api", "http", host), "a webhook")
+
+
+def test_an_address_is_asked_where_it_says() -> None:
+    assert http.base_url(lookup.Connection("c", "http", "h", 8080, schema="https"), "x").geturl() == "https://h:8080"
+    assert http.base_url(lookup.Connection("c", "http", "https://h:1/base", 8080), "x").geturl() == "https://h:1/base"
 
 
 def test_a_database_that_nobody_knows_says_how_to_name_it() -> None:

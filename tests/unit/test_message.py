@@ -70,6 +70,8 @@ def test_a_count_from_outside_fits_whatever_it_says(said: object, counted: int) 
         (1_760_000_000_000, SECOND, None),  # milliseconds, from a client that doesn't know better
         *((nonsense, MILLISECOND, None) for nonsense in (0, "0", -5, None, "", "\u00b2", True, 2**64, "9" * 5_000)),
         (float("nan"), SECOND, None),
+        (1_760_000_000, MILLISECOND, None),  # seconds, that is 1970
+        (86_400, SECOND, None),  # a clock that was never set
     ],
 )
 def test_a_time_from_outside_is_one_that_a_clock_shows_or_none(said: object, unit: int, moment: int | None) -> None:

@@ -115,6 +115,9 @@ def test_what_is_no_answer_is_an_outage(serve: Callable[..., tuple[Rest, list[st
     rest, _ = serve((200, "<html>"))
     with pytest.raises(BrokerUnavailable, match=r"\Aqueue orders: "):
         rest.ask("queues/orders", "queue orders")
+    for odd in ("http://h:99999", "http://h:x", "http://[h", "h:80"):
+        with pytest.raises(BrokerUnavailable, match="queue q: "):
+            Rest(odd, headers=dict, context=None, timeout=1).ask("queues", "queue q")
     nobody = Rest("http://127.0.0.1:9", headers=dict, context=None, timeout=1)
     with pytest.raises(BrokerUnavailable, match=r"\Aqueue orders: "):
         nobody.ask("queues/orders", "queue orders")

@@ -478,6 +478,21 @@ def test_secrets_are_not_repeated() -> None:
         ("staging: s3a://bucket", "staging: 's3a://bucket': write a folder, s3://"),
         ("staging: 's3://'", "staging: 's3://': write"),
         ("spark: {runner: connect}", "spark.remote: is required with runner connect"),
+        *(
+            (f"spark: {{runner: connect, remote: 'sc://{place}'}}", "spark.remote: is no address: write scheme://host")
+            for place in ("host:99999", "host:0", "[bad", "host:abc", "host:15002;token=hunter2")
+        ),
+        ("spark: {history: 'http://host:99999'}", "spark.history: is no address"),
+        ("page: 'https://[bad'", "page: is no address"),
+        ("staging: 's3://[bad/x'", "staging: is no address"),
+        (
+            "spark: {runner: emr_serverless, application_id: a, execution_role_arn: 'arn:x', batch_bucket: 's3://[b'}",
+            "spark.batch_bucket: is no address",
+        ),
+        *(
+            (f"database: 'postgresql://{place}/d'", "database: its port is no number from 1 to 65535")
+            for place in ("h:abc", "u:hunter2@h:99999", "u:p@h:5432:3", "h:0")
+        ),
         (
             "spark: {runner: emr_serverless, application_id: a, batch_bucket: 's3://b'}",
             "spark.execution_role_arn",
@@ -493,7 +508,25 @@ def test_secrets_are_not_repeated() -> None:
     ],
 )
 def test_places_are_checked(text: str, refused: str) -> None:
-    assert refused in "\n".join(refusal(text))
+    told = "\n".join(refusal(text))
+    assert refused in told
+    assert "hunter2" not in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "spark: {runner: connect, remote: 'sc://spark:15002/;token=abc'}",
+        "spark: {runner: connect, remote: 'sc://[::1]:15002'}",
+        "database: postgresql://u:pa/ss:w@[::1]:5432/d?application_name=a:b",
+        "database: postgresql:///d?host=/var/run/postgresql",
+        "database: postgresql://h:/d",
+        "staging: abfs://box@account.dfs.core.windows.net/prefix",
+        "page: https://airflow.example.org:8080/base",
+    ],
+)
+def test_addresses_are_taken_as_they_are_written(text: str) -> None:
+    read(text)
 
 
 @pytest.mark.parametrize(

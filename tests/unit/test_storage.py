@@ -121,6 +121,15 @@ def test_a_key_of_google_becomes_a_token_that_travels(monkeypatch: pytest.Monkey
         pytest.param(
             "gs://b/p", {"conn_type": "gcs", "extra": {"key_secret_name": "n"}}, "key_secret_name is not read", id="key"
         ),
+        *(
+            pytest.param(
+                "s3://b/p",
+                {"conn_type": "aws", "extra": {"endpoint_url": endpoint}},
+                "extra.endpoint_url is no address",
+                id=endpoint,
+            )
+            for endpoint in ("http://h:99999", "https://[h", "h:9000")
+        ),
     ],
 )
 def test_a_connection_that_does_not_fit_is_named_and_its_secrets_are_not(

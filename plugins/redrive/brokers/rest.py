@@ -5,7 +5,6 @@ import json
 import re
 import ssl
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -47,10 +46,10 @@ class Rest:
         Raises ``PermissionRefused`` for 401 and 403, ``QueueMissing`` for 404, :class:`NotReady` from 500 on,
         ``BrokerUnavailable`` where there is no answer or none that can be read, and ``BrokerError`` for the rest.
         """
-        request = urllib.request.Request(  # noqa: S310 - the connection says http or https
-            f"{self._url}/{path}", method=method, headers={**self._headers(), **(headers or {})}
-        )
         try:
+            request = urllib.request.Request(  # noqa: S310 - the connection says http or https
+                f"{self._url}/{path}", method=method, headers={**self._headers(), **(headers or {})}
+            )
             with self._opener.open(request, timeout=self._timeout) as answer:
                 content = answer.read()
             return json.loads(content) if content else None
@@ -61,8 +60,8 @@ class Rest:
             if error.code == 404:
                 raise QueueMissing(words) from None
             raise (NotReady if error.code >= 500 else BrokerError)(words) from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            where = urllib.parse.urlsplit(self._url).netloc.rpartition("@")[2]
+        except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:
+            where = self._url.partition("://")[2].partition("/")[0].rpartition("@")[2]
             raise BrokerUnavailable(f"{subject}: {where}: {type(error).__name__}: {error}") from error
 
 

@@ -6,12 +6,13 @@ another run holds the route or people paused it.
 """
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from redrive.cli import control, groups, inspection, recovery, review, runs, upkeep
-from redrive.errors import RedriveError
+from redrive.errors import RedriveError, UsageError
 
 app = typer.Typer(
     name="redrive",
@@ -51,9 +52,19 @@ def _options(
     pass
 
 
+def _refuse_bytes(words: Sequence[str]) -> None:
+    """No ledger has what is no text, and no file of ours is called so."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{word!a} is not UTF-8: check what your shell sends") from None
+
+
 def main() -> None:
     """Run the command; errors that Redrive knows end in one clear line and their exit code."""
     try:
+        _refuse_bytes(sys.argv[1:])
         # Without its own error handling the app returns the code of typer.Exit instead of leaving with it.
         sys.exit(app(standalone_mode=False) or 0)
     except RedriveError as error:

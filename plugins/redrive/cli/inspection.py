@@ -33,6 +33,14 @@ def trace(
     settings = read_settings()
     with open_ledger(settings) as ledger, ledger.read() as connection:
         found = inspecting.trace(connection, message)
+        left = [] if found else inspecting.forgotten(connection, message)
+    if left:
+        told = "; ".join(
+            f"a {one['kind']} copy of message {one['message_id']} of route {one['route']}, seen in {one['source']} at"
+            f" {str(one['seen_at'])[:19]} UTC"
+            for one in left
+        )
+        raise UsageError(f"{message!r} is {told}. The message is past its retention, so nothing else is known of it")
     if not found:
         _print_records(settings, message, as_json)
         return

@@ -48,7 +48,9 @@ def review_list(route: OfRoute = None, as_json: AsJson = False) -> None:
 
 
 @app.command("show")
-def review_show(message: Annotated[int, typer.Argument(help="The message's id.")], as_json: AsJson = False) -> None:
+def review_show(
+    message: Annotated[int, typer.Argument(max=LARGEST_ID, help="The message's id.")], as_json: AsJson = False
+) -> None:
     """One escalated message: error, payload, headers, and what was done with it before."""
     from redrive.ledger.account import inspecting  # noqa: PLC0415
 
@@ -149,7 +151,7 @@ for _name, _text in {
 
 @app.command("edit")
 def review_edit(
-    message: Annotated[int, typer.Argument(help="The message's id.")],
+    message: Annotated[int, typer.Argument(max=LARGEST_ID, help="The message's id.")],
     body: Annotated[Path | None, typer.Option(help="A file with the corrected body; - reads standard input.")] = None,
     headers: Annotated[
         str | None,

@@ -3,8 +3,9 @@
 import base64
 import ssl
 from collections.abc import Mapping
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
+from redrive.connections import lookup
 from redrive.connections.lookup import Connection
 from redrive.errors import SettingsError
 
@@ -27,9 +28,11 @@ def base_url(connection: Connection, what: str) -> SplitResult:
     host = connection.host or ""
     if "://" not in host:
         host = f"{connection.schema or connection.conn_type}://{host}"
-    parts = urlsplit(host)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-        raise SettingsError(f"connection {connection.conn_id}: its host is no address such as https://orders.example")
+    parts = lookup.address(connection, "its host", host)
+    if parts.username is not None:
+        raise SettingsError(
+            f"connection {connection.conn_id}: its host is no address such as https://host.example: a user is in it"
+        )
     if connection.port is not None and parts.port is None:
         parts = parts._replace(netloc=f"{parts.netloc}:{connection.port}")
     return parts

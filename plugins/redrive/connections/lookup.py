@@ -31,6 +31,8 @@ _LIBPQ_KEYS = frozenset(
 )
 _FIELDS = frozenset({"conn_id", "conn_type", "description", "host", "port", "login", "password", "schema", "extra"})
 _DRIVERS = {"postgres": "postgresql+psycopg", "mysql": "mysql+pymysql", "sqlite": "sqlite"}
+LAST_PORT = 65_535
+_NO_PORT = f"port is no number from 1 to {LAST_PORT}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -93,7 +95,7 @@ def sqlalchemy_url(connection: Connection) -> "URL":
     if whole := connection.extra.get("sqlalchemy_url"):
         try:
             return make_url(str(whole))
-        except ArgumentError:
+        except (ArgumentError, ValueError):  # of a port that is no number
             raise SettingsError(f"connection {connection.conn_id}: extra.sqlalchemy_url can't be read") from None
     driver = connection.extra.get("sqlalchemy_scheme") or _DRIVERS.get(connection.conn_type)
     if driver is None:
@@ -120,11 +122,7 @@ def _from_json(conn_id: str, value: str) -> Connection:
     fields = json.loads(value)
     if unknown := sorted(set(fields) - _FIELDS):
         raise ValueError(f"unknown field {unknown[0]}")
-    port = fields.get("port")
-    try:
-        port = int(port) if port else None
-    except ValueError:
-        raise ValueError("port is not a number") from None
+    port = _port(fields.get("port"))
     return Connection(
         conn_id,
         _normal_type(fields.get("conn_type") or ""),
@@ -135,6 +133,32 @@ def _from_json(conn_id: str, value: str) -> Connection:
         fields.get("schema"),
         _extra(fields.get("extra")),
     )
+
+
+def _port(told: object) -> int | None:
+    """A port that can be connected to; None where none is told."""
+    try:
+        port = int(told) if told else None  # type: ignore[call-overload]
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(_NO_PORT) from None
+    if port is not None and not 1 <= port <= LAST_PORT:
+        raise ValueError(_NO_PORT)
+    return port
+
+
+def address(connection: Connection, what: str, told: object) -> SplitResult:
+    """``told``, where the connection's ``what`` says that an HTTP server is, with a host and a port that can be asked
+    for. Raises :class:`~redrive.errors.SettingsError` for anything else."""
+    text = str(told or "")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not text.isprintable():
+        # No more of it: there may be a password in it.
+        raise SettingsError(f"connection {connection.conn_id}: {what} is no address such as https://host.example:8443")
+    return parts
 
 
 def _from_uri(conn_id: str, uri: str) -> Connection:
@@ -155,9 +179,9 @@ def _from_uri(conn_id: str, uri: str) -> Connection:
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         extra = query.get("__extra__", query)
     try:
-        port = parts.port
+        port = _port(parts.port)
     except ValueError:
-        raise ValueError("port is not a number") from None
+        raise ValueError(_NO_PORT) from None
     return Connection(
         conn_id,
         _normal_type(scheme),
@@ -216,11 +240,15 @@ def _from_airflow(conn_id: str) -> Connection:
             found = Stored.get_connection_from_secrets(conn_id)
     except AirflowNotFoundException:
         raise missing from None
+    try:
+        port = _port(found.port)
+    except ValueError as error:
+        raise SettingsError(f"connection {conn_id}: {error}") from None
     return Connection(
         conn_id,
         found.conn_type or "",
         found.host,
-        found.port,
+        port,
         found.login,
         found.password,
         found.schema,

@@ -113,12 +113,12 @@ def _s3(connection: Connection, uri: str) -> dict[str, Any]:
         found = hook.get_credentials()
         keys = (found.access_key, found.secret_key, found.token)
         region, endpoint = hook.region_name, hook.conn_config.get_service_endpoint_url("s3")
-    parts = urlsplit(str(endpoint or ""))
+    parts = lookup.address(connection, "extra.endpoint_url", endpoint) if endpoint else None
     return {
         **dict(zip(("access_key", "secret_key", "session_token"), keys, strict=True)),
         "region": region,
-        "endpoint_override": parts.netloc,
-        "scheme": parts.scheme,
+        "endpoint_override": parts and parts.netloc,
+        "scheme": parts and parts.scheme,
     }
 
 

@@ -36,8 +36,8 @@ class Ledger:
     def __init__(self, url: str) -> None:
         try:
             parsed = make_url(url)
-        except ArgumentError as error:
-            raise SettingsError("database: not an SQLAlchemy URL") from error
+        except (ArgumentError, ValueError):  # of a port that is no number; what it quotes may be of a password
+            raise SettingsError("database: not an SQLAlchemy URL") from None
         if parsed.get_backend_name() == "postgresql" and parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):

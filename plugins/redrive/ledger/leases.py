@@ -6,7 +6,7 @@ took the route, so a stalled process can't write after it was replaced.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -200,10 +200,18 @@ def pause(ledger: Ledger, route: str, *, by: str, reason: str, now: datetime) ->
         _pause(tx, reason)
 
 
-def pause_itself(ledger: Ledger, lease: RouteLease, reason: str, now: datetime) -> None:
-    """As :func:`pause`, by the run that finds out why."""
+def pause_itself(
+    ledger: Ledger, lease: RouteLease, why: Callable[[Connection], str | None], now: datetime
+) -> str | None:
+    """As :func:`pause`, by the run that finds out ``why``, and says so; None where nothing speaks for it.
+
+    That is asked in the transaction that pauses: what a person released until then is no reason any more.
+    """
     with ledger.under(lease, now) as tx:
-        _pause(tx, reason)
+        reason = why(tx.connection)
+        if reason is not None:
+            _pause(tx, reason)
+    return reason
 
 
 def _pause(tx: Transaction, reason: str) -> None:

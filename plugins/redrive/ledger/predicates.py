@@ -41,6 +41,22 @@ COUNTS = "coalesce(return_kind, 'dead_letter') = 'dead_letter'"
 #: Over ``escalated_messages``: a person has to say something.
 UNDECIDED_REVIEW = f"status in {listed(UNDECIDED)}"
 
+#: Over table ``incoming`` of a load: when the copy was dead-lettered. What says so may be a header, or a clock that is
+#: ahead: it was not after the copy was drained.
+DIED = (
+    "case when incoming.dead_lettered_at > incoming.received_at then incoming.received_at"
+    " else incoming.dead_lettered_at end"
+)
+
+
+def enqueued(table: str = "messages") -> str:
+    """When a message was first enqueued, null where nobody told: not after it was drained, whatever a producer's clock
+    says. The column has what was said, by which a copy is known again."""
+    return (
+        f"case when {table}.first_enqueued_at > {table}.received_at then {table}.received_at"
+        f" else {table}.first_enqueued_at end"
+    )
+
 
 def due(at: str = ":now", *, in_id_order: bool = False) -> str:
     """Waits to be sent, and may go at the moment ``at`` (SQL)."""

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.errors import UsageError
 from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.predicates import enqueued
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Selection:
                 values.update(zip(names, chosen, strict=True))
         if self.groups:
             parts.append(f"{table}.group_id in ({', '.join(str(int(group)) for group in self.groups)})")
-        moment = f"coalesce({table}.dead_lettered_at, {table}.first_enqueued_at)"
+        moment = f"coalesce({table}.dead_lettered_at, {enqueued(table)})"
         if self.since:
             parts.append(f"{moment} >= :since_at")
             values["since_at"] = self.since

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from email.message import EmailMessage
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from redrive.connections import http, lookup
-from redrive.connections.lookup import Connection
+from redrive.connections.lookup import Connection, address
 from redrive.errors import NotificationFailed, RedriveError, SettingsError
 from redrive.settings import Notify
 
@@ -176,7 +175,7 @@ def _to_webhook(notification: Notification, connection: Connection, path: str | 
 def _to_slack(notification: Notification, connection: Connection) -> None:
     token = str(connection.password or connection.extra.get("webhook_token") or "").strip("/")
     host = connection.host or _SLACK
-    base = urlsplit(host if "://" in host else f"{connection.schema or 'https'}://{host}")
+    base = address(connection, "its host", host if "://" in host else f"{connection.schema or 'https'}://{host}")
     text = f"*{notification.title}*\n{notification.text}"
     for mark, instead in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # Slack's own marks
         text = text.replace(mark, instead)

@@ -3,6 +3,7 @@
 ``description`` and default of every field become docs/configuration.md, so they are written for its readers.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, Self, get_args
 
@@ -11,8 +12,11 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from redrive.errors import SettingsError
 from redrive.settings.route import Route
 from redrive.settings.spark import SparkSettings
-from redrive.settings.values import ConnectionId, Part, problem
+from redrive.settings.values import Address, ConnectionId, Part, is_port, problem, readable_address
 from redrive.settings.words import nearest, quoted
+
+#: What comes behind ``postgresql://``, as SQLAlchemy takes it apart.
+_POSTGRES = re.compile(r"(?:[^:/]*(?::[^@]*)?@)?(?:\[[^/?]+\]|[^/:?]+)?(?::(?P<port>[^/?]*))?(?:[/?].*)?", re.DOTALL)
 
 
 class Broken(NamedTuple):
@@ -44,7 +48,7 @@ class Settings(Part):
         description="For an object store: Airflow connection id of AWS, Google Cloud or Azure. Default: the "
         "credentials of each machine's environment.",
     )
-    page: str | None = Field(
+    page: Address | None = Field(
         default=None,
         pattern=r"^https?://[^\s?#]{1,500}$",
         description="Airflow's address for browsers, `https://airflow.example.org`, with which notifications link to "
@@ -75,6 +79,9 @@ class Settings(Part):
             raise ValueError("has to be sqlite:///path or postgresql://user:password@host/name")
         if dialect == "sqlite" and rest.split("?")[0] in ("", "/", "/:memory:"):
             raise ValueError("has to name a file: a ledger in memory forgets what was sent")
+        place = _POSTGRES.fullmatch(rest)
+        if dialect != "sqlite" and (place is None or not is_port(place["port"])):  # no more of it: it may be a password
+            raise ValueError("its port is no number from 1 to 65535")
         return url if dialect == "sqlite" else f"postgresql+psycopg://{rest}"
 
     @field_validator("staging")
@@ -86,6 +93,8 @@ class Settings(Part):
                 f"{quoted(place)}: write a folder, s3://bucket/prefix, gs://bucket/prefix or "
                 "abfs://container@account.dfs.core.windows.net/prefix"
             )
+        if separator:
+            readable_address(place)
         if not place.strip():
             raise ValueError("names no place")
         return place if place == "/" else place.rstrip("/")

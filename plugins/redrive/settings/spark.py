@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from redrive.settings.values import ConnectionId, Duration, Part, problem
+from redrive.settings.values import Address, ConnectionId, Duration, Part, problem
 
 
 class SparkSettings(Part):
@@ -27,7 +27,7 @@ class SparkSettings(Part):
         description="Airflow connection id: of a Spark cluster for `submit` (overrides `master`), of AWS or "
         "Google Cloud for the cloud runners. Default: that of Airflow's provider.",
     )
-    remote: str | None = Field(
+    remote: Address | None = Field(
         default=None,
         pattern=r"^sc://",
         description="For `connect`: the address, such as `sc://spark:15002`.",
@@ -43,12 +43,12 @@ class SparkSettings(Part):
         default=None,
         description="The cloud's region. Required for Dataproc; default for EMR: the connection's.",
     )
-    batch_bucket: str | None = Field(
+    batch_bucket: Address | None = Field(
         default=None,
         pattern=r"^(s3|gs)://[^/]",
         description="Cloud runners: where the job's code and logs go, such as `s3://bucket/prefix`.",
     )
-    history: str | None = Field(
+    history: Address | None = Field(
         default=None,
         pattern=r"^https?://[^/]",
         description="Address of Spark's History Server, to which the task `classify` links.",

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo
 from pydantic_core import PydanticCustomError
@@ -62,6 +63,22 @@ def _redaction(value: object) -> str:
         raise ValueError(str(error)) from None
 
 
+def is_port(text: str | None) -> bool:
+    """Whether ``text`` is a port, or there is none."""
+    return not text or (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65_535)
+
+
+def readable_address(value: str) -> str:
+    """An address of which everybody can say which host it names, and which port."""
+    try:
+        port = urlsplit(value).port
+    except ValueError:
+        port = 0
+    if port == 0:  # the value may hold a token
+        raise ValueError("is no address: write scheme://host or scheme://host:port, with a port from 1 to 65535")
+    return value
+
+
 _TO_TEXT = PlainSerializer(str, return_type=str)
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), AfterValidator(_positive)]
 DurationOrZero = Annotated[timedelta, BeforeValidator(parse_duration)]
@@ -80,6 +97,8 @@ KeySelector = Annotated[Selector, _selector(Kind.ATTRIBUTE, Kind.BODY, Kind.KEY,
 Expression = Annotated[
     str, Field(min_length=1, max_length=500), BeforeValidator(lambda v: _checked(v, check_expression))
 ]
+#: For keys that say by a pattern which schemes they take.
+Address = Annotated[str, AfterValidator(readable_address)]
 Schedule = Annotated[str, BeforeValidator(lambda v: _checked(v, check_schedule))]
 Redaction = Annotated[str, BeforeValidator(_redaction)]
 

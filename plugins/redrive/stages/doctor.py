@@ -49,15 +49,26 @@ class Finding(NamedTuple):
 
 
 def examine(settings: Settings, routes: Sequence[str]) -> list[Finding]:
-    """Look at everything that the routes need; one finding each, nothing raised, nothing changed but a probe file."""
+    """Look at everything that the routes need; one finding each, nothing raised, nothing changed but a probe file.
+
+    What nobody expected is a finding too, by its kind alone: its text may hold an address with a password.
+    """
     found = [
         _look("ledger", lambda: _ledger(settings)),
         _look("staging", lambda: _staging(settings)),
         _look("spark", lambda: _spark(settings.spark)),
     ]
     for name in routes:
-        found += _route(settings, name)
+        try:
+            for one in _route(settings, name):
+                found.append(one)  # noqa: PERF402 - what was found before an error stays
+        except Exception as error:
+            found.append(_unexpected(f"route {name}", error))
     return found
+
+
+def _unexpected(subject: str, error: Exception) -> Finding:
+    return Finding("error", subject, f"could not be looked at: {type(error).__name__}, which Redrive does not know")
 
 
 def _spark(chosen: SparkSettings) -> str:
@@ -73,7 +84,7 @@ def _spark(chosen: SparkSettings) -> str:
                 "; starts sooner after python -m redrive.dev.class_archive" if slow else ""
             )
         case "connect":
-            place = urlsplit(chosen.remote or "")
+            place = urlsplit(chosen.remote or "")  # the settings have seen to it that it can be read
             address = (place.hostname or "localhost", place.port or _CONNECT_PORT)
             try:
                 socket.create_connection(address, _REACH_SECONDS).close()
@@ -185,6 +196,8 @@ def _look(subject: str, question: Callable[[], str]) -> Finding:
         return Finding("ok", subject, question())
     except RedriveError as error:
         return Finding("error", subject, str(error))
+    except Exception as error:
+        return _unexpected(subject, error)
 
 
 def _ledger(settings: Settings) -> str:

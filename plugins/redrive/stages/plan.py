@@ -5,14 +5,18 @@ what people must decide is ``to_review`` until the escalate stage asks them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
+
+from sqlalchemy.engine import Connection
 
 from redrive.classification.causes import Cause
 from redrive.ledger import leases, table_statistics
 from redrive.ledger.delivery import breakers, consumers, counting, holding, planning
 from redrive.ledger.delivery.aiming import refuse_lost
+from redrive.ledger.delivery.breakers import GroupGate
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.drain import horizon
@@ -129,20 +133,23 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
     overrides = policy_limits(context.route).verdicts
     with ledger.read() as connection:
         current = breakers.of_groups(connection, context.name)
-    hold: dict[int, str] = {}
-    to_people: dict[int, str] = {}
+    hold: dict[GroupGate, str] = {}
+    to_people: dict[GroupGate, str] = {}
     for gate in current:
         passing = gate.released == 0 and next_step.is_automatic(Cause(gate.cause), overrides)
         taken = gates.step(gate, rules, passing=passing, now=now)
         if taken is None:
             if gate.stage == "failed" and gate.waiting + gate.held:  # came in after the canary had failed
-                to_people[gate.group_id] = f"The canary of its group failed: {gate.reason}"
+                to_people[gate] = f"The canary of its group failed: {gate.reason}"
             continue
-        breakers.take_step(ledger, lease, gate, taken, now)
+        stage_id = breakers.take_step(ledger, lease, gate, taken, now)
+        if stage_id is None:
+            continue
+        stopped = replace(gate, stage_id=stage_id)
         if taken.stage == "tripped":
-            hold[gate.group_id] = f"Its group keeps coming back: {taken.reason}"
+            hold[stopped] = f"Its group keeps coming back: {taken.reason}"
         elif taken.stage == "failed":
-            to_people[gate.group_id] = f"The canary of its group failed: {taken.reason}"
+            to_people[stopped] = f"The canary of its group failed: {taken.reason}"
     holding.hold_back(ledger, lease, hold, now)
     moved = holding.put_to_review(ledger, lease, to_people, now)
     return len(hold) + len(to_people), moved["reopened"]
@@ -157,8 +164,8 @@ def _step_destinations(context: Context, rules: gates.Rules) -> int:
         taken = gates.step_destination(gate, gate.outcomes, rules, now=now)
         if taken is None:
             continue
-        breakers.take_step(context.ledger, context.lease, gate, taken, now)
-        if taken.stage == "tripped":
+        moved = breakers.take_step(context.ledger, context.lease, gate, taken, now)
+        if moved is not None and taken.stage == "tripped":
             stopped += 1
             context.progress(f"nothing goes to {gate.destination} for a while: {taken.reason}", 0, None)
     return stopped
@@ -166,20 +173,27 @@ def _step_destinations(context: Context, rules: gates.Rules) -> int:
 
 def _pause_if_sick(context: Context) -> None:
     """With most of the open messages behind stopped gates it is the destination that is sick, not the messages."""
+    why = partial(_sickness, route=context.name, most=context.route.breaker.max_held_share)
     with context.ledger.read() as connection:
-        if not breakers.has_gates_at(connection, context.name, gates.Stage.TRIPPED):
+        if not breakers.has_gates_at(connection, context.name, gates.Stage.TRIPPED) or why(connection) is None:
             return
-        current = breakers.of_groups(connection, context.name)
+    reason = leases.pause_itself(context.ledger, context.lease, why, context.now())
+    if reason is not None:
+        context.progress(f"the route pauses: {reason}", 0, None)
+
+
+def _sickness(connection: Connection, *, route: str, most: float) -> str | None:
+    """That more than the share ``most`` of the route's open messages is behind gates that tripped; None while not."""
+    current = breakers.of_groups(connection, route)
     open_messages = {gate.group_id: gate.waiting + gate.held for gate in current}
     busy = [gate for gate in current if open_messages[gate.group_id]]
     total = sum(open_messages.values())
     if len(busy) < ROUTE_PAUSE_GROUPS or not total:
-        return
+        return None
     tripped = sum(open_messages[gate.group_id] for gate in busy if gate.stage == "tripped")
-    if tripped / total > context.route.breaker.max_held_share:
-        reason = f"{tripped} of {total} open messages are in groups that keep coming back: the destination is sick"
-        leases.pause_itself(context.ledger, context.lease, reason, context.now())
-        context.progress(f"the route pauses: {reason}", 0, None)
+    if tripped / total <= most:
+        return None
+    return f"{tripped} of {total} open messages are in groups that keep coming back: the destination is sick"
 
 
 def admit(context: Context) -> int:
@@ -191,8 +205,7 @@ def admit(context: Context) -> int:
     with ledger.read() as connection:
         current = breakers.of_groups(connection, context.name)
     beyond = {
-        gate.group_id: gate.reason
-        or f"Its gate is at {gate.stage}: the outcome of the first {gate.allowed} is awaited."
+        gate: gate.reason or f"Its gate is at {gate.stage}: the outcome of the first {gate.allowed} is awaited."
         for gate in current
         if gate.stage in ("canary", "ramp", "tripped") and gate.waiting > max(0, gate.allowed - gate.sent)
     }
@@ -200,8 +213,8 @@ def admit(context: Context) -> int:
     if back:
         with ledger.read() as connection:
             current = breakers.of_groups(connection, context.name)
-    quotas = {gate.group_id: gates.quota(gate) for gate in current if gate.held}
-    quotas = {group: allowed for group, allowed in quotas.items() if allowed != 0}
+    quotas = {gate: gates.quota(gate) for gate in current if gate.held}
+    quotas = {gate: allowed for gate, allowed in quotas.items() if allowed != 0}
     admitted = _admit_selected(context, quotas)
     table_statistics.look_again(ledger, lease, ("messages",), admitted, now)
     return admitted - back - held
@@ -215,18 +228,18 @@ def _in_order(context: Context) -> InOrder | None:
         return InOrder(horizon.drained_to(connection, context.name, [one.queue for one in context.route.sources]))
 
 
-def _admit_selected(context: Context, quotas: Mapping[int, int | None]) -> int:
-    """Let so many selected messages of each group wait for delivery; None lets all."""
+def _admit_selected(context: Context, quotas: Mapping[GroupGate, int | None]) -> int:
+    """Let so many selected messages behind each gate wait for delivery; None lets all."""
     if not quotas:
         return 0
     ledger, lease, selection, admitted = context.ledger, context.lease, context.selection, 0
     through_gate = partial(holding.admit, ledger, lease, in_order=_in_order(context))
     if not selection.attributes:
         return through_gate(quotas, context.now(), selection)
-    for group, quota in quotas.items():
+    for gate, quota in quotas.items():
         room = quota
-        for part in _parts(context, "state = 'held' and group_id = :group", group=group):
-            through = through_gate({group: room}, context.now(), part)
+        for part in _parts(context, "state = 'held' and group_id = :group", group=gate.group_id):
+            through = through_gate({gate: room}, context.now(), part)
             admitted += through
             room = None if room is None else room - through
             if room == 0:

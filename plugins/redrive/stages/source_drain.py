@@ -76,7 +76,7 @@ class SourceDrain:
                     if self.batch.is_full(now):
                         self.close_batch()
                     context.progress(f"draining {queue}", self.drained, goal)
-                if received and (snapshot is not None or not _all_after(started, received)):
+                if received and (snapshot is not None or not _all_after(started, micros(now), received)):
                     quiet = 0
                     continue
                 quiet += 1
@@ -122,7 +122,9 @@ class SourceDrain:
     def _stage(self, received: Sequence[Received], now: datetime) -> None:
         self.batch.add(received, now)
         self.drained += len(received)
-        self._last = min((one.letter.enqueued_at or micros(now) for one in received), default=None)
+        # None was enqueued later than now, whatever clock says so.
+        moments = [min(one.letter.enqueued_at or micros(now), micros(now)) for one in received]
+        self._last = min(moments, default=None)
 
     def take(self, limit: int, wait: timedelta) -> int:
         """See :class:`~redrive.stages.source_end.Receives`."""
@@ -214,10 +216,15 @@ class SourceDrain:
         )
 
 
-def _all_after(started: Micros, received: Sequence[Received]) -> bool:
-    """All of these came into their queue after the drain had started."""
+#: So far ahead of ours the clock of a broker may be; further ahead are those of producers.
+_CLOCKS_APART: Micros = 5_000_000
+
+
+def _all_after(started: Micros, now: Micros, received: Sequence[Received]) -> bool:
+    """All of these came into their queue after the drain had started. One that says that it is yet to come has its time
+    from a clock that is ahead, and may have been there."""
     entered = [letter.dead_lettered_at or letter.enqueued_at for letter, _ in received]
-    return all(moment is not None and moment > started for moment in entered)
+    return all(moment is not None and started < moment <= now + _CLOCKS_APART for moment in entered)
 
 
 def _tells_times(one: Received) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pulsar
 
 from redrive.brokers.pulsar.admin import Admin
-from redrive.connections.lookup import Connection
+from redrive.connections.lookup import Connection, address
 from redrive.errors import SettingsError
 
 _EXTRA = frozenset(
@@ -83,6 +83,8 @@ def place_of(connection: Connection) -> Place:
         context.check_hostname = _is_true(extra.get("tls_validate_hostname", True))
         if certificate:
             context.load_cert_chain(certificate, key)
+    if extra.get("admin_url"):
+        address(connection, "extra.admin_url", extra["admin_url"])
     port = connection.port or (6651 if secure else 6650)
     service = f"{'pulsar+ssl' if secure else 'pulsar'}://{connection.host}:{port}"
     default_admin = f"https://{connection.host}:8443" if secure else f"http://{connection.host}:8080"

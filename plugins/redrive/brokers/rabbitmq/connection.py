@@ -10,7 +10,7 @@ import pika
 from redrive.brokers.rabbitmq.kind import MAX_BYTES
 from redrive.brokers.rabbitmq.management import Management
 from redrive.brokers.rabbitmq.session import Hosts
-from redrive.connections.lookup import Connection
+from redrive.connections.lookup import LAST_PORT, Connection, address
 from redrive.errors import SettingsError
 
 _TYPES = ("amqp", "amqps", "rabbitmq")
@@ -42,6 +42,8 @@ def arguments(connection: Connection, sleep: Callable[[float], None]) -> dict[st
     hosts = []
     for one in connection.host.split(","):
         host, _, own_port = one.strip().partition(":")
+        if own_port and not (own_port.isascii() and own_port.isdigit() and 1 <= int(own_port[:6]) <= LAST_PORT):
+            raise SettingsError(f"{name}: its host has to be host or host:port, with a port from 1 to {LAST_PORT}")
         hosts.append(
             pika.ConnectionParameters(
                 host=host,
@@ -58,12 +60,16 @@ def arguments(connection: Connection, sleep: Callable[[float], None]) -> dict[st
     management = None
     url = extra.get("management_url")
     if not url and extra.get("management_port"):
-        url = f"{'https' if context else 'http'}://{hosts[0].host}:{int(_number(name, extra, 'management_port', 0))}"
+        own = _number(name, extra, "management_port", 0)
+        if not 1 <= own <= LAST_PORT:
+            raise SettingsError(f"{name}: extra.management_port is no number from 1 to {LAST_PORT}")
+        url = f"{'https' if context else 'http'}://{hosts[0].host}:{int(own)}"
     if url and "@" in str(url):  # it would be told in errors
         raise SettingsError(
             f"{name}: extra.management_url must not hold user and password; login and password are used"
         )
     if url:
+        address(connection, "extra.management_url", url)
         management = Management(str(url), vhost, user, password, context=context, timeout=min(timeout, 15))
     return {
         "hosts": Hosts(hosts, subject=name, timeout=timeout, sleep=sleep),

@@ -29,12 +29,13 @@ def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
         else None,
         "balance": balance.of_route(connection, route),
         "gates": [
-            asdict(gate) | _wait(waits.get((gate.group_id, None)))
+            {name: value for name, value in asdict(gate).items() if name != "stage_id"}
+            | _wait(waits.get((gate.group_id, None)))
             for gate in breakers.of_groups(connection, route)
             if gate.stage != "open" or gate.waiting or gate.held
         ],
         "destinations": [
-            {name: value for name, value in asdict(one).items() if name not in ("outcomes", "held")}
+            {name: value for name, value in asdict(one).items() if name not in ("outcomes", "held", "stage_id")}
             | _wait(waits.get((None, one.destination)))
             for one in breakers.of_destinations(connection, route)
             if one.stage != "open"
@@ -216,7 +217,9 @@ def trace(connection: Connection, word: str, limit: int = 20) -> list[dict[str, 
             connection,
             "select message_id from messages where redrive_id = :word or broker_message_id in (:word, :key)"
             " or message_id = :number union select message_id from repeat_copies"
-            " where broker_message_id in (:word, :key) and message_id is not null union"
+            # A message that is past its retention may have copies that are not.
+            " where broker_message_id in (:word, :key) and exists (select 1 from messages first"
+            " where first.message_id = repeat_copies.message_id) union"
             " select message_id from redelivery_attempts where broker_message_id in (:word, :key) limit :limit",
             word=word,
             key=index_key(word),
@@ -233,6 +236,19 @@ def trace(connection: Connection, word: str, limit: int = 20) -> list[dict[str, 
         )
     ]
     return [_life(connection, message_id) for message_id in ids]
+
+
+def forgotten(connection: Connection, word: str, limit: int = 20) -> list[dict[str, Any]]:
+    """Of the broker id ``word`` the copies whose message is past its retention: all that is still known."""
+    return _all(
+        connection,
+        "select copy_id, message_id, route, kind, source, seen_at from repeat_copies"
+        " where broker_message_id in (:word, :key) and message_id is not null and not exists (select 1 from messages"
+        " where messages.message_id = repeat_copies.message_id) order by copy_id limit :limit",
+        word=word,
+        key=index_key(word),
+        limit=limit,
+    )
 
 
 def _life(connection: Connection, message_id: int) -> dict[str, Any]:

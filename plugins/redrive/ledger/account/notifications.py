@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.ledger.delivery import observations
 from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.predicates import enqueued
 from redrive.ledger.schema import ledger_id
 from redrive.lifecycle import FINISHED, UNDECIDED, State
 
@@ -163,9 +164,9 @@ def late(connection: Connection, route: str, *, enqueued_before: datetime) -> tu
     open_states = ", ".join(f"'{state}'" for state in sorted(set(State) - FINISHED))
     row = connection.execute(
         sql(
-            "select count(*) as n, min(coalesce(first_enqueued_at, received_at)) as oldest from messages"
+            f"select count(*) as n, min(coalesce({enqueued()}, received_at)) as oldest from messages"
             f" where route = :route and state in ({open_states})"
-            " and coalesce(first_enqueued_at, received_at) < :enqueued_at"
+            f" and coalesce({enqueued()}, received_at) < :enqueued_at"
         ),
         {"route": route, "enqueued_at": enqueued_before},
     ).one()

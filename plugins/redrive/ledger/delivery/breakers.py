@@ -8,7 +8,7 @@ several do says something of the destination.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -31,6 +31,7 @@ class GroupGate(Counts):
     ``waiting`` are its messages that are waiting, sending or unknown.
     """
 
+    stage_id: int  # of the stage that it was read at, and of no other one, before or after
     group_id: int
     cause: str
     reason: str | None
@@ -44,9 +45,14 @@ class DestinationGate(Counts):
     ``waiting`` are the messages that are due there or will be; it holds none back itself.
     """
 
+    stage_id: int  # of the stage that it was read at, and of no other one, before or after
     destination: str
     reason: str | None
     outcomes: tuple[Outcomes, ...]  # of each group
+
+
+#: So many gates are asked for in one statement.
+_AT_ONCE = 500
 
 
 # --- as they are ------------------------------------------------------------------------------------------
@@ -54,10 +60,11 @@ class DestinationGate(Counts):
 #: Each gate with what counts for it, and what is open behind it.
 _GATES = """
 select
-    gate.group_id, failure_groups.cause, gate.stage, gate.allowed, gate.sent, gate.stayed, gate.returned, gate.trips,
-    gate.cool_down_until, gate.reason, coalesce(open.waiting, 0) as waiting, coalesce(open.held, 0) as held,
-    coalesce(open.released, 0) as released
+    breakers.stage_id, gate.group_id, failure_groups.cause, gate.stage, gate.allowed, gate.sent, gate.stayed,
+    gate.returned, gate.trips, gate.cool_down_until, gate.reason, coalesce(open.waiting, 0) as waiting,
+    coalesce(open.held, 0) as held, coalesce(open.released, 0) as released
 from group_state gate
+inner join breakers on breakers.route = gate.route and breakers.group_id = gate.group_id
 inner join failure_groups on failure_groups.group_id = gate.group_id
 left join (
     select
@@ -118,7 +125,8 @@ order by breakers.destination, attempts.group_id
 #: Each breaker of a destination, and how many messages wait to be sent there.
 _DESTINATIONS = """
 select
-    breakers.destination, stage, allowed, trips, cool_down_until, reason, coalesce(due.waiting, 0) as waiting
+    breakers.stage_id, breakers.destination, stage, allowed, trips, cool_down_until, reason,
+    coalesce(due.waiting, 0) as waiting
 from breakers
 left join (
     select destination, count(*) as waiting from messages where route = :route and state = 'waiting'
@@ -207,6 +215,24 @@ def open_gates(ledger: Ledger, lease: RouteLease, *, first: int | None, now: dat
         return int(tx.execute(sql(_ADD_GATES), {**values, "begins_at": now}).rowcount)
 
 
+def unmoved(tx: RunTransaction, gates: Iterable[GroupGate]) -> set[int]:
+    """Of groups those whose gates are still at the stages that they were read at; until the transaction ends nobody
+    moves these. The others were moved meanwhile, by a person for whom nobody waits: what was decided about the stage
+    before is not to be done."""
+    stages, found = {gate.group_id: gate.stage_id for gate in gates}, set[int]()
+    groups = sorted(stages)
+    for start in range(0, len(groups), _AT_ONCE):
+        some = ", ".join(str(int(group)) for group in groups[start : start + _AT_ONCE])
+        rows = tx.execute(
+            sql(
+                f"select group_id, stage_id from breakers where route = :route and group_id in ({some})"
+                f" order by group_id{tx.dialect.for_update}"
+            )
+        )
+        found.update(row.group_id for row in rows if stages[row.group_id] == row.stage_id)
+    return found
+
+
 def add_destination(tx: RunTransaction, destination: str) -> None:
     """See to it that a destination has a breaker: an open one, before anything is sent there."""
     tx.execute(
@@ -218,19 +244,24 @@ def add_destination(tx: RunTransaction, destination: str) -> None:
     )
 
 
-#: The next stage of one breaker. What leaves ``tripped`` is tried anew: what was sent before tells nothing of it.
+#: The next stage of one breaker, if it is at the one that it was read at. What leaves ``tripped`` is tried anew: what
+#: was sent before tells nothing of it.
 _STEP = """
 update breakers set
     stage = :stage, period = period + 1, allowed = :allowed, trips = :trips, cool_down_until = :cool_down_at,
     reason = :reason, stage_at = :now, began_at = case when stage = 'tripped' then :now else began_at end
-where route = :route and (group_id = :group_id or destination = :destination)
+where route = :route and (group_id = :group_id or destination = :destination) and stage_id = :stage_id
+returning stage_id
 """
 
 
 def take_step(
     ledger: Ledger, lease: RouteLease, breaker: GroupGate | DestinationGate, step: Step, now: datetime
-) -> None:
-    """Move a breaker to another stage, for which nothing counts yet."""
+) -> int | None:
+    """Move a breaker to another stage, for which nothing counts yet; its ``stage_id``.
+
+    None where it is not at the stage any more that it was read at: a person released it meanwhile, and that holds.
+    """
     which: dict[str, int | str]
     if isinstance(breaker, GroupGate):
         action, behind, which = Action.STEP_GATE, breaker.waiting + breaker.held, {"group_id": breaker.group_id}
@@ -240,6 +271,7 @@ def take_step(
         "group_id": None,
         "destination": None,
         **which,
+        "stage_id": breaker.stage_id,
         "stage": step.stage,
         "allowed": step.allowed,
         "trips": step.trips,
@@ -247,7 +279,9 @@ def take_step(
         "reason": step.reason,
     }
     with ledger.under(lease, now) as tx:
-        tx.execute(sql(_STEP), values)
+        stage_id: int | None = tx.execute(sql(_STEP), values).scalar()
+        if stage_id is None:
+            return None
         record_event(
             tx,
             action=action,
@@ -255,6 +289,7 @@ def take_step(
             selection={**which, "from": breaker.stage, "to": step.stage, "allowed": step.allowed},
             reason=step.reason,
         )
+    return stage_id
 
 
 def begin_anew(

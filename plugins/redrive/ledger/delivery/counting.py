@@ -116,18 +116,20 @@ def remember(ledger: Ledger, lease: RouteLease, most: int, now: datetime) -> Non
     with ledger.under(lease, now) as tx:
         for full, column in ((_FULL_OF_GROUPS, "group_stage"), (_FULL_OF_DESTINATIONS, "destination_stage")):
             for stage_id in tx.execute(sql(full), {"most": most}).scalars().all():
-                _forget_half(tx, column, stage_id, most // 2)
+                forget_half(tx, column, stage_id, most // 2)
 
 
-def _forget_half(tx: RunTransaction, column: str, stage_id: int, keep: int) -> None:
-    """Begin a period to which, of each outcome of each group, the newest messages go over."""
+def forget_half(tx: RunTransaction, column: str, stage_id: int, keep: int) -> None:
+    """Begin a period to which, of each outcome of each group, the newest messages go over. None where the breaker is at
+    another stage by now: a person began it anew, and nothing that was sent before counts for that."""
     counts = f"{column} = :stage_id and {COUNTS}"
     of = {"stage_id": stage_id}
+    if not tx.execute(sql("update breakers set period = period + 1 where stage_id = :stage_id"), of).rowcount:
+        return
     alike = tx.execute(
         sql(f"select group_id, outcome, count(*) as n from redelivery_attempts where {counts} group by 1, 2"), of
     ).all()
     known = sum(row.n for row in alike)
-    tx.execute(sql("update breakers set period = period + 1 where stage_id = :stage_id"), of)
     for row in alike:
         of_group = {} if row.group_id is None else {"group_id": row.group_id}
         tx.execute(

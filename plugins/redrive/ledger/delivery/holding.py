@@ -1,19 +1,24 @@
 """Messages behind the gates of their groups (:mod:`redrive.ledger.delivery.breakers`): held, let through, or put to
-people."""
+people.
+
+Each of these was decided about gates as they were read before. Where a person moved one since, nothing is done about
+its group: the next look at the gates decides anew.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from redrive.audit_actions import Action
-from redrive.ledger.delivery import ordering
+from redrive.ledger.delivery import breakers, ordering
+from redrive.ledger.delivery.breakers import GroupGate
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.engine import Ledger
 from redrive.ledger.moves import move
 from redrive.ledger.predicates import listed
 from redrive.ledger.review import escalations
 from redrive.ledger.selecting import Selection, stage_selection
-from redrive.ledger.transactions import RouteLease
+from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import SENDS, State
 
 #: What a group's gate holds or lets through; delays pass every gate.
@@ -44,13 +49,13 @@ def _within_quota(selected: str) -> str:
 def admit(
     ledger: Ledger,
     lease: RouteLease,
-    quotas: Mapping[int, int | None],
+    quotas: Mapping[GroupGate, int | None],
     now: datetime,
     selection: Selection = Selection(),  # noqa: B008 - frozen
     *,
     in_order: InOrder | None = None,
 ) -> int:
-    """Of each group let so many selected held messages wait for delivery, oldest ids first; None lets all.
+    """Behind each gate let so many selected held messages wait for delivery, oldest ids first; None lets all.
 
     With ``in_order`` a quota is for messages that could go now: others would take places that they can't use.
     """
@@ -61,7 +66,9 @@ def admit(
     with ledger.under(lease, now) as tx:
         stage_selection(ledger, tx.connection, selection)
         tx.temporary("quotas", "group_id bigint, quota bigint")
-        tx.bulk("quotas", ("group_id", "quota"), list(quotas.items()))
+        unmoved = breakers.unmoved(tx, quotas)
+        rows = [(gate.group_id, quota) for gate, quota in quotas.items() if gate.group_id in unmoved]
+        tx.bulk("quotas", ("group_id", "quota"), rows)
         return move(
             tx,
             State.HELD,
@@ -97,11 +104,11 @@ def hold_out_of_turn(ledger: Ledger, lease: RouteLease, in_order: InOrder, now: 
         )
 
 
-def hold_back(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now: datetime) -> int:
-    """Hold every waiting message of these groups (group id -> reason)."""
+def hold_back(ledger: Ledger, lease: RouteLease, gates: Mapping[GroupGate, str], now: datetime) -> int:
+    """Hold every waiting message behind these gates (gate -> reason)."""
     total = 0
     with ledger.under(lease, now) as tx:
-        for group_id, reason in groups.items():
+        for group_id, reason in _of_unmoved(tx, gates):
             total += move(
                 tx,
                 State.WAITING,
@@ -115,11 +122,18 @@ def hold_back(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now:
     return total
 
 
-def put_to_review(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now: datetime) -> dict[str, int]:
-    """The canary of these groups failed: what a person released is asked again, the rest is to be asked about."""
+def _of_unmoved(tx: RunTransaction, gates: Mapping[GroupGate, str]) -> list[tuple[int, str]]:
+    """The groups whose gates are as they were read, with the reasons."""
+    unmoved = breakers.unmoved(tx, gates)
+    return [(gate.group_id, reason) for gate, reason in gates.items() if gate.group_id in unmoved]
+
+
+def put_to_review(ledger: Ledger, lease: RouteLease, gates: Mapping[GroupGate, str], now: datetime) -> dict[str, int]:
+    """The canary behind these gates failed (gate -> reason): what a person released is asked again, the rest is to be
+    asked about."""
     reopened = to_review = 0
     with ledger.under(lease, now) as tx:
-        for group_id, reason in groups.items():
+        for group_id, reason in _of_unmoved(tx, gates):
             values = {"group_id": group_id, "why": reason}
             for state in (State.WAITING, State.HELD):
                 escalations.reopen(

@@ -196,7 +196,9 @@ def nothing_older_than(connection: Connection, route: str, queue: str, since: da
     row = connection.execute(
         sql(
             "select max(case when visible = 0 and in_flight = 0 and delayed = 0 then observed_at end) as empty_at,"
-            " max(case when coverage >= 1 and oldest_age_method = 'sample' then oldest_enqueued_at end) as all_seen_at"
+            # A time that was still to come when it was told says nothing of what had been put there by then.
+            " max(case when coverage >= 1 and oldest_age_method = 'sample' and oldest_enqueued_at <= observed_at"
+            " then oldest_enqueued_at end) as all_seen_at"
             f" from queue_observations where queue = :queue and {_HERE} and observed_at >= :since_at"
         ),
         {"route": route, "queue": queue, "since_at": since},

@@ -14,7 +14,7 @@ from redrive.ledger.delivery import breakers
 from redrive.ledger.dialects import Dialect
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import TO_PLAN, listed
+from redrive.ledger.predicates import TO_PLAN, enqueued, listed
 from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import SENDS, Plan, State
@@ -153,7 +153,9 @@ def _planned(dialect: Dialect, settle_after: timedelta) -> str:
     if settle_after:
         died = "coalesce(messages.dead_lettered_at, messages.received_at, :now)"
         due = dialect.latest(due, dialect.later(died, str(settle_after.total_seconds())))
-    return _PLANNED.format(own_delay_over=dialect.later(_PUT_THERE, "decisions.own_delay"), due=due)
+    # Not after it was drained, however far ahead the clock is that told: it would wait for that.
+    put_there = dialect.earliest(_PUT_THERE, "coalesce(messages.received_at, :now)")
+    return _PLANNED.format(own_delay_over=dialect.later(put_there, "decisions.own_delay"), due=due)
 
 
 def apply(
@@ -298,7 +300,7 @@ def _decision_row(count: CaseCount, decision: Decision, delays: Mapping[str, tim
 
 def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now: datetime) -> int:
     """Messages first enqueued before ``enqueued_before`` are given up and go to review; releases are spared. Where the
-    broker doesn't tell when that was, it counts when they were drained."""
+    broker doesn't tell when that was, or tells of a time that was still to come, it counts when they were drained."""
     total = 0
     with ledger.under(lease, now) as tx:
         for state in (State.CLASSIFIED, State.WAITING, State.HELD):
@@ -307,7 +309,7 @@ def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now:
                 state,
                 State.EXPIRED,
                 where=(
-                    "route = :route and coalesce(first_enqueued_at, received_at) < :enqueued_at"
+                    f"route = :route and coalesce({enqueued()}, received_at) < :enqueued_at"
                     " and coalesce(plan, '') <> 'release'"
                 ),
                 values={"enqueued_at": enqueued_before},

@@ -61,6 +61,10 @@ class Dialect(ABC):
         """The later of two instants, neither of them null."""
 
     @abstractmethod
+    def earliest(self, one: str, other: str) -> str:
+        """The earlier of two instants, neither of them null."""
+
+    @abstractmethod
     def seconds_between(self, start: str, end: str) -> str:
         """The seconds from ``start`` to ``end``, as a float."""
 

@@ -59,6 +59,9 @@ class Postgresql(Dialect):
     def latest(self, one: str, other: str) -> str:
         return f"greatest({one}, {other})"
 
+    def earliest(self, one: str, other: str) -> str:
+        return f"least({one}, {other})"
+
     def seconds_between(self, start: str, end: str) -> str:
         return f"extract(epoch from ({end} - {start}))"
 

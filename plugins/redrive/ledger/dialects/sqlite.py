@@ -47,6 +47,9 @@ class Sqlite(Dialect):
     def latest(self, one: str, other: str) -> str:
         return f"max({one}, {other})"
 
+    def earliest(self, one: str, other: str) -> str:
+        return f"min({one}, {other})"
+
     def seconds_between(self, start: str, end: str) -> str:
         return f"((julianday({end}) - julianday({start})) * 86400.0)"
 

@@ -5,6 +5,7 @@ import secrets
 from redrive.audit_actions import Action
 from redrive.ledger.engine import sql
 from redrive.ledger.moves import record_event
+from redrive.ledger.predicates import DIED
 from redrive.ledger.schema import ledger_id
 from redrive.ledger.transactions import RunTransaction
 from redrive.message import MAX_CARRIED_ATTEMPTS, REDRIVE_ID_DIGITS
@@ -26,7 +27,7 @@ end
 #: The copies of which nothing else is known become messages, called by ``{redrive_id}`` unless another one is. The
 #: attempts that a copy tells of are carried over, so that a lost ledger, a message that is made anew from each
 #: redelivery, or another route that sends it round in a circle, does not begin to count anew.
-_INSERT_NEW = """
+_INSERT_NEW = f"""
 insert into messages (
     message_id, redrive_id, parent_id, route, source, kind, origin, destination, broker_message_id,
     body_hash, body_bytes, copy_id, state, cause, group_id,
@@ -34,12 +35,12 @@ insert into messages (
     deliveries, first_enqueued_at, dead_lettered_at, received_at, changed_at, message_key, order_key
 )
 select
-    message_id, {redrive_id}, owner, :route, source, kind, origin, destination, broker_message_id,
+    message_id, {{redrive_id}}, owner, :route, source, kind, origin, destination, broker_message_id,
     body_hash, body_bytes, message_id, 'classified', cause, group_id,
     case when redrive_attempt > :most then :most else coalesce(redrive_attempt, 0) end,
-    deliveries, enqueued_at, dead_lettered_at, received_at, :now, message_key, order_key
+    deliveries, enqueued_at, {DIED}, received_at, :now, message_key, order_key
 from incoming
-where role is null and {missing}
+where role is null and {{missing}}
 order by message_id
 on conflict do nothing
 """

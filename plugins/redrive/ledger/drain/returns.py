@@ -5,13 +5,19 @@ from redrive.audit_actions import Action
 from redrive.ledger.delivery import counting
 from redrive.ledger.engine import sql
 from redrive.ledger.moves import move, record_event
+from redrive.ledger.predicates import DIED
 from redrive.ledger.transactions import RunTransaction
 from redrive.lifecycle import State
 
-#: Attempts that came back say so, and count for their breakers as having come back.
+#: Attempts that came back say so, and count for their breakers as having come back. None came back before it was
+#: made: where the copy tells no time since then, it counts from now.
 _NOTE_RETURNS = f"""
 update redelivery_attempts set
-    outcome = 'returned', outcome_at = coalesce(incoming.dead_lettered_at, :now),
+    outcome = 'returned',
+    outcome_at = case
+        when incoming.dead_lettered_at >= redelivery_attempts.claimed_at then {DIED}
+        else :now
+    end,
     return_copy = incoming.message_id, return_kind = incoming.kind, {counting.CAME_BACK}
 from incoming
 where
@@ -19,12 +25,12 @@ where
     and redelivery_attempts.attempt = incoming.redrive_attempt
 """
 #: Messages whose last attempt came back are what the copy says that they are now.
-_CLASSIFY_AGAIN = """
+_CLASSIFY_AGAIN = f"""
 update messages set
     state = 'classified', plan = null, reason = null, next_attempt_at = null, changed_at = :now,
     cause = incoming.cause, group_id = incoming.group_id, kind = incoming.kind, copy_id = incoming.message_id,
     deliveries = incoming.deliveries, received_at = incoming.received_at,
-    dead_lettered_at = coalesce(incoming.dead_lettered_at, messages.dead_lettered_at),
+    dead_lettered_at = coalesce({DIED}, messages.dead_lettered_at),
     origin = coalesce(messages.origin, incoming.origin)
 from incoming
 where

@@ -4,7 +4,12 @@ with dated as (
     select
         route,
         cause,
-        {day: coalesce(dead_lettered_at, first_enqueued_at, changed_at)} as day
+        -- not after it was drained, whatever clock says so
+        {day: coalesce(
+            dead_lettered_at,
+            case when first_enqueued_at > received_at then received_at else first_enqueued_at end,
+            changed_at
+        )} as day
     from messages
     where cause is not null
 )

@@ -4,7 +4,9 @@ create view route_summary as
 with finished as (
     select
         messages.route,
-        {seconds: messages.first_enqueued_at -> redelivery_attempts.outcome_at} as seconds
+        -- not from after it was drained, whatever clock says so
+        {seconds: case when messages.first_enqueued_at > messages.received_at then messages.received_at
+            else messages.first_enqueued_at end -> redelivery_attempts.outcome_at} as seconds
     from messages
     inner join redelivery_attempts
         on
