@@ -7,7 +7,9 @@ from redrive.classification.cases import Case
 from redrive.classification.explain import explain_cases
 from redrive.ledger.drain import groups
 from redrive.ledger.drain.groups import Group
+from redrive.ledger.review import standing
 from tests.ledger.planting import Plant
+from tests.workshop import Workshop
 
 #: One failure as two clients tell it: neither says all that the other does.
 SAID = (
@@ -18,6 +20,11 @@ CONFLICTS = [
     f"MongoServerError: {SAID}",
     "com.mongodb.MongoCommandException: Command failed with error 112 (WriteConflict): "
     f"'{SAID}' on server db1.internal:27017.",
+]
+#: Another one, which people are asked about.
+TOO_LONG = [
+    "com.mysql.cj.jdbc.exceptions.MysqlDataTruncation: Data truncation: Data too long for column 'gift_note' at row 36",
+    "(1406, \"Data too long for column 'gift_note' at row 29\")",
 ]
 
 
@@ -63,6 +70,29 @@ def test_a_text_stays_in_its_group_while_a_decision_stands_about_it(plant: Plant
         plant.begin()
         assert told(plant, *CONFLICTS) == first
         assert [told(plant, text) for text in CONFLICTS] == [first[:1], first[:1]]
+
+
+def test_a_standing_decision_holds_for_every_telling(workshop: Workshop) -> None:
+    """From the queue on: what one telling was decided about is decided when the other comes."""
+    for number, text in enumerate(TOO_LONG):
+        workshop.die(f"first {number}", error=text)
+    workshop.cycle()
+    ((group, asked),) = workshop.rows("select group_id, count(*) from escalated_messages group by group_id")
+    assert asked == 2
+    workshop.advance(minutes=1)
+    now = workshop.now()
+    standing.make(
+        workshop.ledger, route="orders", group_id=group, decision="discard", until=now + timedelta(days=1),
+        note="gifts have no notes", by="ana", now=now,
+    )  # fmt: skip
+    for run in range(2):
+        workshop.advance(minutes=1)
+        for number, text in enumerate(TOO_LONG):
+            workshop.die(f"run {run}, {number}", error=text)
+        workshop.cycle()
+    found = workshop.rows("select group_id, decision, count(*) from escalated_messages group by group_id, decision")
+    assert sorted(found, key=str) == [(group, "discard", 4), (group, None, 2)]
+    assert workshop.audit() == []
 
 
 def test_a_telling_is_known_by_the_name_of_its_group(plant: Plant) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import chain
 
 import pytest
-
 from benchmarks import grouping as families
 from benchmarks import lookalikes
+
 from redrive.classification import failure_text, grouping
 from redrive.classification.cases import Case
 from redrive.classification.explain import explain_cases, groups_of

@@ -131,7 +131,9 @@ def _merge(tx: RunTransaction, causes: Iterable[str]) -> None:
     """
     aliases, ruled = Aliases(tx.connection), rulings.in_force(tx.connection)
     decided = set(
-        tx.execute(sql("select group_id from standing_decisions where revoked_at is null and until_at > :now")).scalars()
+        tx.execute(
+            sql("select group_id from standing_decisions where revoked_at is null and until_at > :now")
+        ).scalars()
     )
     for cause in sorted(causes):
         rows = tx.execute(
