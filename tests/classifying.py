@@ -69,6 +69,7 @@ def classify(manifest_uri: str) -> None:
                 "fingerprint": explanation.fingerprint,
                 "template": explanation.template,
                 "example": None if explanation.fingerprint in shown else texts[case],
+                "telling": explanation.telling or None,
             }
         )
         shown.add(explanation.fingerprint)

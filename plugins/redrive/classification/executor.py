@@ -50,6 +50,7 @@ EXPLAINED = pa.schema(
         ("confidence", pa.float64()),
         ("template", pa.string()),
         ("fingerprint", pa.string()),
+        ("telling", pa.string()),
     ]
 )
 

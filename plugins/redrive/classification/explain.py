@@ -36,6 +36,8 @@ class Explanation(NamedTuple):
     confidence: float  # 0 to 1
     template: str
     fingerprint: str
+    #: What the case itself says, by which the group is found again; "" where that has the group's name anyway.
+    telling: str = ""
 
 
 class Reading(NamedTuple):
@@ -125,8 +127,13 @@ class Others:
 
 
 def groups_of(explanations: Iterable[Explanation]) -> set[KnownGroup]:
-    """The groups that were found."""
-    return {KnownGroup(one.fingerprint, one.cause, one.template) for one in explanations}
+    """The groups that were found, each with every telling."""
+    found: set[KnownGroup] = set()
+    for one in explanations:
+        found.add(KnownGroup(one.fingerprint, one.cause, one.template))
+        if one.telling:
+            found.add(KnownGroup(one.fingerprint, one.cause, one.telling))
+    return found
 
 
 def overflow_groups() -> frozenset[str]:
@@ -175,9 +182,10 @@ def _told_apart(
             if group
             else (spot.template, grouping.fingerprint(cause, spot.template))
         )
+        telling = spot.telling if grouping.fingerprint(cause, spot.telling) != place[1] else ""
         if split := splits.find(place[1], case.masked):
-            place = (split.template, split.fingerprint)
-        explanations[case] = Explanation(cause, rule, confidence, *place)
+            place, telling = (split.template, split.fingerprint), ""
+        explanations[case] = Explanation(cause, rule, confidence, *place, telling)
     return explanations
 
 
@@ -215,7 +223,7 @@ def explain(
         counts[cases[evidence]] = counts.get(cases[evidence], 0) + count
     explanations = explain_cases(counts, rules, known, model)
     for line, evidence in kept:
-        cause, rule, confidence, template, fingerprint = explanations[cases[evidence]]
+        cause, rule, confidence, template, fingerprint, _ = explanations[cases[evidence]]
         yield line | {
             "cause": cause.value,
             "rule": rule,
@@ -305,7 +313,12 @@ def _believed(
         if spot.template not in asked:
             asked[spot.template] = model.find(spot.template) if model is not None else None
         causes = [Cause(cause) for cause in spot.known if cause != Cause.UNCLASSIFIED]
-        known = finding.cause if finding is not None and finding.cause in causes else causes[0] if causes else None
+        # Where there is a group for each of several causes, what is found says which; so does that nothing is.
+        by_itself = _weigh(finding, asked[spot.template], None)
+        if by_itself is None and Cause.UNCLASSIFIED in spot.known:
+            causes = []
+        likely = [one.cause for one in (by_itself, finding) if one is not None and one.cause in causes]
+        known = next(iter([*likely, *causes]), None)
         believed[text] = _weigh(finding, asked[spot.template], known)
     believed |= _agreed(believed, spots)
     return believed | _joined(believed, spots)

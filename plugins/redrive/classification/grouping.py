@@ -350,6 +350,8 @@ class Spot(NamedTuple):
     known: Mapping[str, KnownGroup] = {}
     #: The template of the text alone.
     own: str = ""
+    #: That, with the words blanked that vary among the texts. A group may be told in several ways.
+    telling: str = ""
 
 
 def spots(
@@ -357,9 +359,12 @@ def spots(
 ) -> dict[str, Spot]:
     """Where each of ``masked_texts`` belongs, as far as texts tell; a group has one cause besides.
 
-    A text that fits a ``known`` group belongs to it. The answer depends on the set of texts and ``known`` only, not on
-    their order. ``templates`` are those that somebody wrote already, by text.
+    A text that fits a ``known`` group belongs to it. What was told apart, or together, with all tellings of the known
+    groups at hand stays so: a telling that is known has its group, whatever else is told by now. The answer depends on
+    the set of texts and ``known`` only, not on their order. ``templates`` are those that somebody wrote already, by
+    text.
     """
+    shown = _shown(known)
     own = {text: templates[text] if text in templates else normalization.template(text) for text in masked_texts}
     old: dict[str, list[KnownGroup]] = {}
     for group in known:
@@ -376,7 +381,7 @@ def spots(
         fitting = [other for other in members.get(names[template], ()) if similarity.covers(other, template)]
         for other in [template] * (template in old) + sorted(fitting):
             for group in sorted(old[other]):
-                groups.setdefault(group.cause, group)
+                groups.setdefault(group.cause, group._replace(template=shown[group.fingerprint]))
         if groups:
             found[template] = Spot(next(iter(groups.values())).template, groups)
         else:
@@ -384,8 +389,21 @@ def spots(
     for some in together.values():
         spot = Spot(similarity.fullest(some))
         found.update(dict.fromkeys(some, spot))
-    placed = {template: found[mined[template]]._replace(own=template) for template in set(own.values())}
+    placed = {
+        template: found[telling]._replace(own=template, telling=telling)
+        for template, telling in ((template, mined[template]) for template in set(own.values()))
+    }
     return {text: placed[template] for text, template in own.items()}
+
+
+def _shown(known: Iterable[KnownGroup]) -> dict[str, str]:
+    """By fingerprint the template that gave a group its name; of the ``known`` ones there is one for each telling."""
+    named: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for group in sorted(known):
+        is_name = fingerprint(group.cause, group.template) == group.fingerprint
+        (named if is_name else others).setdefault(group.fingerprint, group.template)
+    return others | named
 
 
 def _today(group: KnownGroup) -> str:
@@ -421,9 +439,11 @@ class Known:
     """Groups that are known, to be asked which of them a single text belongs to."""
 
     def __init__(self, groups: Iterable[KnownGroup]) -> None:
+        groups = sorted(groups)
+        self._shown = _shown(groups)
         by_frame: dict[str, list[KnownGroup]] = {}
         self._by_parts: dict[Signature, KnownGroup] = {}
-        for group in sorted(groups):
+        for group in groups:
             template = _today(group)
             said, _, frame = template.partition(FRAME)
             by_frame.setdefault(frame, []).append(group._replace(template=said))
@@ -433,32 +453,35 @@ class Known:
     def place(self, template: str) -> Place | None:
         """The place of a text whose template is known, as :func:`spots` would find it; else None."""
         group = self._by_parts.get(signature_of(template))
-        if group is not None:
-            return Place(group.template, group.fingerprint)
-        said, _, frame = template.partition(FRAME)
-        finder = self._by_frame.get(frame)
-        group = finder.match(tokens_of(said)) if finder is not None else None
         if group is None:
-            return None
-        return Place(group.template + FRAME + frame if frame else group.template, group.fingerprint)
+            said, _, frame = template.partition(FRAME)
+            finder = self._by_frame.get(frame)
+            group = finder.match(tokens_of(said)) if finder is not None else None
+        return Place(self._shown[group.fingerprint], group.fingerprint) if group is not None else None
 
 
-def merges(groups: Sequence[KnownGroup], same_words: Mapping[str, str] = {}) -> dict[str, str]:
+def merges(
+    groups: Sequence[KnownGroup], same_words: Mapping[str, str] = {}, beside: Iterable[KnownGroup] = ()
+) -> dict[str, str]:
     """Which of ``groups`` turned out to be one: fingerprint of a later group -> that of the earliest it belongs to.
 
     ``groups`` are in the order of their age. Two are one where one batch would have made them one: a place that held
     one user's name has by now held five, or one tells what the other does with a part more. The earliest keeps its
-    name. ``same_words``: a word -> the one that it stands for, as people's rulings taught.
+    name. ``same_words``: a word -> the one that it stands for, as people's rulings taught. Groups ``beside`` them are
+    not merged, but what they say may tell others apart.
     """
     by_cause: dict[str, list[tuple[str, KnownGroup]]] = {}
     for group in groups:
         by_cause.setdefault(group.cause, []).append((_today(group), group))
+    telling: dict[str, set[str]] = {}
+    for group in beside:
+        telling.setdefault(group.cause, set()).add(_today(group))
     found: dict[str, str] = {}
-    for members in by_cause.values():
+    for cause, members in by_cause.items():
         if len(members) == 1:
             continue
         mined = _mined({template for template, _ in members})
-        names = similarity.clusters(sorted(set(mined.values())))
+        names = similarity.clusters(sorted({*mined.values(), *telling.get(cause, ())}))
         earliest: dict[tuple[str, ...], str] = {}
         for template, group in members:
             name = similarity.with_same_words(names[mined[template]], same_words)

@@ -65,6 +65,17 @@ class Aliases:
         self._follow(tx, theirs)
         record_event(tx, Action.MERGE_GROUPS, selection={"group": later, "into": older}, reason=reason)
 
+    def add(self, tx: RunTransaction, made: int, root: int) -> None:
+        """``made``, which nothing belongs to yet, is another telling of ``root``, and never was a group of its own."""
+        tx.execute(
+            sql(
+                "insert into group_aliases (group_id, merged_into, merged_at, parent_id)"
+                " values (:made, :root, :now, :root)"
+            ),
+            {"made": made, "root": root},
+        )
+        self._parents[made] = self._roots[made] = root
+
     def part(self, tx: RunTransaction, group_id: int, *, reason: str | None = None) -> None:
         """An alias is called by its own name again, and with it what had been merged into it."""
         root, theirs = self.root(group_id), self.members(group_id) - {self.root(group_id), group_id}

@@ -127,15 +127,17 @@ class _Written:
         self.groups: set[str] = set()
 
     def write(self, out: pq.ParquetWriter, answers: Iterable[tuple[Any, ...]]) -> None:
-        """Write ``(key, messages, text, cause, rule, confidence, template, fingerprint)`` of each case."""
+        """Write ``(key, messages, text, cause, rule, confidence, template, fingerprint, telling)`` of each case."""
         answers = iter(answers)
         while portion := list(islice(answers, PORTION)):
             rows = []
-            for key, messages, text, cause, rule, confidence, template, fingerprint in portion:
+            for key, messages, text, cause, rule, confidence, template, fingerprint, telling in portion:
                 example = None if fingerprint in self.groups else as_example(text)
                 self.groups.add(fingerprint)
                 self.causes[cause] += messages
-                rows.append((key, messages, str(cause), rule, confidence, fingerprint, template, example))
+                rows.append(
+                    (key, messages, str(cause), rule, confidence, fingerprint, template, example, telling or None)
+                )
             columns = zip(*rows, strict=True)
             arrays = [pa.array(values, field.type) for values, field in zip(columns, file_schemas.CASES, strict=True)]
             out.write_table(pa.table(arrays, schema=file_schemas.CASES))

@@ -59,7 +59,7 @@ class Answers:
         self._staging = context.staging
         self._output = output
         cases = self._read(
-            file_schemas.CASES_FILE, ["case_key", "messages", "cause", "fingerprint", "template", "example"]
+            file_schemas.CASES_FILE, ["case_key", "messages", "cause", "fingerprint", "template", "example", "telling"]
         )
         ids = _make_groups(context, cases)
         self._cases = cases.select(["case_key", "cause"])  # texts and templates are not needed any more
@@ -113,13 +113,18 @@ def _make_groups(context: Context, cases: pa.Table) -> dict[str, int]:
     """Fingerprint -> group id, known to the ledger."""
     mask = redactor(context.route)
     found: dict[str, Group] = {}
-    for some in cases.select(["fingerprint", "cause", "template", "example"]).to_batches(max_chunksize=10_000):
+    tellings: dict[str, set[str]] = {}
+    columns = ["fingerprint", "cause", "template", "example", "telling"]
+    for some in cases.select(columns).to_batches(max_chunksize=10_000):
         for row in some.to_pylist():
+            # PostgreSQL has no text with a NUL in it.
+            if telling := row.pop("telling"):
+                tellings.setdefault(row["fingerprint"], set()).add(telling.replace("\0", "\ufffd"))
             if row["example"] is not None or row["fingerprint"] not in found:
-                # PostgreSQL has no text with a NUL in it.
                 shown = {name: text and text.replace("\0", "\ufffd") for name, text in row.items()}
                 found[row["fingerprint"]] = Group(**shown | {"example": shown["example"] and mask(shown["example"])})
-    return groups.ensure_groups(context.ledger, context.lease, list(found.values()), context.now())
+    told = [one._replace(tellings=frozenset(tellings.get(fingerprint, ()))) for fingerprint, one in found.items()]
+    return groups.ensure_groups(context.ledger, context.lease, told, context.now())
 
 
 def load(

@@ -80,6 +80,7 @@ CASES: Final = pa.schema(
         ("fingerprint", pa.string()),  # of the group, sixteen characters; many cases may share one
         ("template", pa.string()),  # of the group, whether the ledger knew it before or not
         ("example", pa.string()),  # a failure text of the group, in one row of each; nothing personal in it
+        ("telling", pa.string()),  # another template, by which the group is known too; null where there is none
     ]
 )
 

@@ -24,31 +24,62 @@ class Group(NamedTuple):
     cause: str
     template: str
     example: str | None
+    #: Other templates that it is told with, by which it is found again.
+    tellings: frozenset[str] = frozenset()
 
 
 def ensure_groups(ledger: Ledger, lease: RouteLease, groups: Iterable[Group], now: datetime) -> dict[str, int]:
     """Make the groups known (one row per fingerprint, over all routes); returns fingerprint -> group id.
 
     Groups that turn out to be one with an older group become its alias: the older one's id is returned for them,
-    from now on. What has the later id already keeps it.
+    from now on. What has the later id already keeps it. Each telling of a group that is no group yet becomes its alias
+    too, so that what is told so the next time is found to be of this group, whatever else was said by then.
     """
     wanted = {group.fingerprint: group for group in groups}
     with ledger.under(lease, now) as tx:
         one_at_a_time(tx)
         known = _group_ids(tx.connection, list(wanted))
-        for group in wanted.values():
-            if group.fingerprint not in known:
-                tx.execute(
-                    sql(
-                        "insert into failure_groups"
-                        " (fingerprint, cause, template, example, first_route, first_seen_at, last_seen_at)"
-                        " values (:fingerprint, :cause, :template, :example, :first_route, :now, :now)"
-                        " on conflict (fingerprint) do nothing"
-                    ),
-                    {**group._asdict(), "first_route": lease.route},
-                )
+        _add(tx, [group for group in wanted.values() if group.fingerprint not in known])
+        _add_tellings(tx, wanted.values())
         _merge(tx, {group.cause for group in wanted.values()})
         return _group_ids(tx.connection, list(wanted))
+
+
+def _add(tx: RunTransaction, some: Iterable[Group]) -> None:
+    for group in some:
+        tx.execute(
+            sql(
+                "insert into failure_groups"
+                " (fingerprint, cause, template, example, first_route, first_seen_at, last_seen_at)"
+                " values (:fingerprint, :cause, :template, :example, :first_route, :now, :now)"
+                " on conflict (fingerprint) do nothing"
+            ),
+            {
+                "fingerprint": group.fingerprint,
+                "cause": group.cause,
+                "template": group.template,
+                "example": group.example,
+                "first_route": tx.route,
+            },
+        )
+
+
+def _add_tellings(tx: RunTransaction, groups: Iterable[Group]) -> None:
+    """Make the tellings of ``groups`` known that are no groups yet."""
+    told = {
+        grouping.fingerprint(group.cause, telling): (group, telling)
+        for group in groups
+        for telling in sorted(group.tellings)
+    }
+    for known in _group_ids(tx.connection, list(told)):
+        del told[known]
+    if not told:
+        return
+    _add(tx, [Group(name, group.cause, telling, None) for name, (group, telling) in told.items()])
+    ids = _group_ids(tx.connection, [*told, *{group.fingerprint for group, _ in told.values()}])
+    aliases = Aliases(tx.connection)
+    for name, (group, _) in told.items():
+        aliases.add(tx, ids[name], ids[group.fingerprint])
 
 
 #: SQL over ``failure_groups``: people split it off another one, by words.
@@ -70,7 +101,8 @@ def known_groups(connection: Connection, limit: int = KNOWN_GROUPS) -> list[Know
             " left join group_aliases on group_aliases.group_id = failure_groups.group_id"
             " left join failure_groups as older on older.group_id = group_aliases.merged_into"
             f" where not {_SPLIT_OFF}"
-            " order by failure_groups.last_seen_at desc, failure_groups.group_id limit :limit"
+            " order by coalesce(older.last_seen_at, failure_groups.last_seen_at) desc, failure_groups.group_id"
+            " limit :limit"
         ),
         {"limit": limit},
     ).all()
@@ -93,26 +125,33 @@ def known_groups(connection: Connection, limit: int = KNOWN_GROUPS) -> list[Know
 def _merge(tx: RunTransaction, causes: Iterable[str]) -> None:
     """Make aliases of the groups of ``causes`` that turned out to be one with an older one.
 
-    Not of those about which a person has made a standing decision, since that was about these words, nor of those that
-    people told apart or split off. From what people merged it learns which words are the same.
+    Nothing is merged with those about which a person has made a standing decision, however they are told, since that
+    was about these words; nor what people told apart or split off. From what people merged it learns which words are
+    the same.
     """
     aliases, ruled = Aliases(tx.connection), rulings.in_force(tx.connection)
+    decided = set(
+        tx.execute(
+            sql("select group_id from standing_decisions where revoked_at is null and until_at > :now")
+        ).scalars()
+    )
     for cause in sorted(causes):
         rows = tx.execute(
             sql(
-                "select group_id, fingerprint, cause, template from failure_groups where cause = :cause and not exists"
-                " (select 1 from standing_decisions s where s.group_id = failure_groups.group_id"
-                f" and s.revoked_at is null and s.until_at > :now) and not {_SPLIT_OFF}"
+                "select group_id, fingerprint, cause, template from failure_groups where cause = :cause"
+                f" and not {_SPLIT_OFF}"
                 " order by last_seen_at desc, group_id limit :limit"
             ),
             {"cause": cause, "limit": KNOWN_GROUPS},
         ).all()
         ids = {row.fingerprint: row.group_id for row in rows}
-        by_age = [
-            KnownGroup(row.fingerprint, row.cause, row.template) for row in sorted(rows, key=lambda row: row.group_id)
-        ]
-        by_words = grouping.merges(by_age)
-        merged = grouping.merges(by_age, ruled.same_words) if ruled.same_words else by_words
+        by_age: list[KnownGroup] = []
+        beside: list[KnownGroup] = []
+        for row in sorted(rows, key=lambda row: row.group_id):
+            stays = row.group_id in decided or aliases.root(row.group_id) in decided
+            (beside if stays else by_age).append(KnownGroup(row.fingerprint, row.cause, row.template))
+        by_words = grouping.merges(by_age, beside=beside)
+        merged = grouping.merges(by_age, ruled.same_words, beside) if ruled.same_words else by_words
         for fingerprint, older in merged.items():
             later, first = ids[fingerprint], ids[older]
             if later in aliases or aliases.root(first) >= later:
