@@ -8,6 +8,7 @@ same way. Times are UTC, to the microsecond.
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 MESSAGES_DIR: Final = "messages"  # one file for each batch: messages_file
 APPLICATION_FILE: Final = "spark.json"  # written first: which application of Spark's works on it
@@ -85,6 +86,26 @@ CASES: Final = pa.schema(
 
 MAX_EXAMPLE: Final = 2000  # characters
 MAX_SEARCHED: Final = 1000  # characters
+
+
+def open_staged(stream: pa.NativeFile) -> pq.ParquetFile:
+    """The batch file in ``stream``. Raises ``pyarrow.ArrowException`` or ``OSError`` where its end, which says what is
+    where, is damaged: a bit of it may have renamed a column, or made other values of the same bytes."""
+    try:
+        file = pq.ParquetFile(stream)
+        found, metadata = file.schema_arrow, file.metadata
+        rows = sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+    except (pa.ArrowException, OSError):
+        raise
+    except Exception as error:  # a name that is no text, for one
+        raise pa.ArrowInvalid(str(error)) from error
+    for field in STAGED:
+        at = found.get_field_index(field.name)
+        if at < 0 or not found.field(at).equals(field):
+            raise pa.ArrowInvalid(f"it has no column {field.name} as it was written")
+    if rows != metadata.num_rows:
+        raise pa.ArrowInvalid(f"it says that it has {metadata.num_rows} rows, and {rows} in its row groups")
+    return file
 
 
 def messages_file(batch_id: int) -> str:
