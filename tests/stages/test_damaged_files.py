@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from redrive import selectors
 from redrive.classification import executor
 from redrive.classification.case_finder import CaseSettings
 from redrive.errors import StagingError, UsageError
@@ -43,6 +44,46 @@ def _rename(path: Path) -> None:
     path.write_bytes(whole.replace(b"ordering_key", b"orderinG_key"))
 
 
+def _lose_the_last_header(path: Path) -> None:
+    """The beginning of a page of headers, which has no checksum, tells of one fewer."""
+    whole, before = path.read_bytes(), pq.read_table(path).column("headers")
+    group = pq.read_metadata(path).row_group(0)
+    name = next(column for column in map(group.column, range(group.num_columns)) if "headers" in column.path_in_schema)
+    start = name.dictionary_page_offset or name.data_page_offset
+    for place in range(start, start + 40):
+        changed = whole[:place] + bytes([(whole[place] - 2) % 256]) + whole[place + 1 :]
+        try:
+            after = pq.read_table(pa.BufferReader(changed), page_checksum_verification=True).column("headers")
+        except (OSError, pa.ArrowException):
+            continue
+        if not after.equals(before):
+            path.write_bytes(changed)
+            return
+    raise AssertionError("no such byte")
+
+
+def _other(column: str) -> Callable[[Path], None]:
+    """One bit of the file is another, and with it a value of this column and nothing else: all of it can be read."""
+
+    def change(path: Path) -> None:
+        whole = path.read_bytes()
+        before = pq.read_table(path).column(column)
+        for place in range(4, len(whole)):
+            changed = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+            try:
+                after = pq.read_table(pa.BufferReader(changed), columns=[column]).column(column)
+                if after.equals(before) or not after.to_pylist():
+                    continue
+                pq.read_table(pa.BufferReader(changed)).to_pylist()
+            except Exception:
+                continue
+            path.write_bytes(changed)
+            return
+        raise AssertionError("no such bit")
+
+    return change
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "gone": lambda path: path.unlink(),
     "empty": lambda path: path.write_bytes(b""),
@@ -50,6 +91,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "damaged within": _flip,
     "a column of another name": _rename,
     "a time zone that is none": _name_no_zone,
+    "another body": _other("body"),
+    "another header": _other("headers"),
+    "one header fewer": _lose_the_last_header,
 }
 
 
@@ -107,7 +151,7 @@ def _job_leaves_out_what_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None
         for batch in manifest["batches"]:
             try:
                 with pa.OSFile(batch["uri"]) as stream:
-                    file_schemas.open_staged(stream).read()
+                    file_schemas.read_group(file_schemas.open_staged(stream), 0, file_schemas.STAGED.names)
             except (OSError, pa.ArrowException):
                 left_out.append(batch)
             else:
@@ -205,7 +249,8 @@ def test_the_job_answers_for_it_without_rows(
     workshop.drain(workshop.begin())
     damage(file_of(workshop))
     both = [executor.Batch(number, str(file_of(workshop, number))) for number in (1, 2)]
-    executor.write(both, CaseSettings(), str(tmp_path / "out"))
+    reading_all = CaseSettings(message_key=selectors.parse("body:$.id"))
+    executor.write(both, reading_all, str(tmp_path / "out"))
     answered = [pq.read_metadata(tmp_path / "out" / file_schemas.messages_file(number)).num_rows for number in (1, 2)]
     assert answered == [1, 0]
 

@@ -143,6 +143,7 @@ def _writer(sink: pa.NativeFile) -> pq.ParquetWriter:
         compression_level=1,
         use_dictionary=["case_key", "order_key"],
         write_statistics=False,
+        write_page_checksum=True,
     )
 
 

@@ -105,7 +105,7 @@ class Answers:
         path = self._staging.full_path(f"{self._output}/{name}")
         try:
             with self._staging.filesystem.open_input_file(path) as stream:
-                return pq.read_table(stream, columns=columns)
+                return pq.read_table(stream, columns=columns, page_checksum_verification=True)
         except (OSError, pa.ArrowException) as error:
             raise ClassificationFailed(f"the Spark job left no {name} in {path}: {error}") from error
 

@@ -250,14 +250,9 @@ class Staging:
         with self._reading(path) as file:
             for group in range(file.num_row_groups):
                 if not bodies:
-                    parts.append(_valid(file.read_row_group(group, columns=_PROOF_COLUMNS)))
+                    parts.append(_valid(file_schemas.read_group(file, group, _PROOF_COLUMNS)))
                 else:
-                    table = _whole(file, group, sum(map(len, parts)))
-                    pairs = zip(table.column("body").to_pylist(), table.column("body_hash").to_pylist(), strict=True)
-                    wrong = sum(1 for body, known in pairs if body_hash(body) != known)
-                    if wrong:
-                        raise StagingError(f"{path}: {wrong} bodies are not what was staged")
-                    parts.append(table.select(_PROOF_COLUMNS))
+                    parts.append(_whole(file, group, sum(map(len, parts))).select(_PROOF_COLUMNS))
             return pa.concat_tables(parts) if parts else SCHEMA.empty_table().select(_PROOF_COLUMNS)
 
     def source_of(self, relative: str) -> tuple[str, str]:
@@ -266,7 +261,7 @@ class Staging:
         with self._reading(path) as file:
             if not file.metadata.num_rows:
                 raise StagingError(f"{path}: holds no copies")
-            (row,) = file.read_row_group(0, columns=["source", "kind"]).slice(0, 1).to_pylist()
+            (row,) = file_schemas.read_group(file, 0, ["source", "kind"]).slice(0, 1).to_pylist()
             return str(row["source"]), str(row["kind"])
 
     def copy_batch(self, old: str, new: str, batch_id: int) -> Written:
@@ -276,7 +271,7 @@ class Staging:
             writer = BatchWriter(self, new, {"batch_id": batch_id})
             try:
                 for group in range(file.num_row_groups):
-                    writer.add_table(file.read_row_group(group))
+                    writer.add_table(_whole(file, group, writer.copies))
                 return writer.close()
             except BaseException:
                 writer.abort(remove=False)
@@ -303,7 +298,7 @@ class Staging:
                 if picked:
                     by_type = wanted.get(TYPE_ATTRIBUTE)
                     columns = ["headers"] if by_type is None else ["headers", "properties"]
-                    table = file.read_row_group(group, columns=columns)
+                    table = file_schemas.read_group(file, group, columns)
                     carriers = carriers_of(table.column("headers"), wanted)
                     rows_here = [row for row in picked if row - start in carriers]
                     found += rows_here if by_type is None else of_types(table, rows_here, start, by_type)
@@ -321,7 +316,7 @@ class Staging:
                 end = start + file.metadata.row_group(group).num_rows
                 picked = rows[bisect_left(rows, start) : bisect_left(rows, end)]
                 if picked:
-                    column = file.read_row_group(group, columns=["headers"]).column("headers")
+                    column = file_schemas.read_group(file, group, ["headers"]).column("headers")
                     wanted = column.take(pa.array([row - start for row in picked], pa.int64()))
                     yield from zip(picked, headers_of(wanted), strict=True)
                 start = end
@@ -435,11 +430,15 @@ def _valid(table: pa.Table) -> pa.Table:
 
 def _whole(file: pq.ParquetFile, group: int, start: int) -> pa.Table:
     """Row group ``group`` of a batch file with all that was staged, whose first row has the number ``start``. Raises
-    where any of it can't be read or understood."""
-    table = _valid(file.read_row_group(group, columns=SCHEMA.names))
+    where any of it can't be read or understood, or a body is not the one whose hash was written with it."""
+    table = _valid(file_schemas.read_group(file, group, SCHEMA.names))
     _hold_rows(table, start, start + file.metadata.row_group(group).num_rows)
     for done in range(0, len(table), PORTION):
         to_letters(table.slice(done, PORTION))
+    pairs = zip(table.column("body").to_pylist(), table.column("body_hash").to_pylist(), strict=True)
+    wrong = sum(1 for body, known in pairs if body_hash(body) != known)
+    if wrong:
+        raise pa.ArrowInvalid(f"{wrong} bodies are not what was staged")
     return table
 
 
@@ -470,7 +469,7 @@ class _OpenFile:
         """The payload columns of row group ``group``, in one chunk."""
         if group != self._group:
             self._table = None  # never two at a time
-            table = self._file.read_row_group(group, columns=[*_PAYLOAD_COLUMNS, "row"], use_threads=False)
+            table = file_schemas.read_group(self._file, group, [*_PAYLOAD_COLUMNS, "row"])
             _hold_rows(table, *self.groups[group])
             self._table = table.combine_chunks()
             self._group = group

@@ -72,6 +72,7 @@ class BatchWriter:
                     "ordering_key",
                 ],
                 write_statistics=["batch_id", "row"],
+                write_page_checksum=True,
             )
 
     def add(self, letters: Sequence[DeadLetter], received_at: Micros) -> None:
