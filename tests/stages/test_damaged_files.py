@@ -1,15 +1,23 @@
 """A staging file that is damaged or gone stops its own messages only, and those are told and not lost track of."""
 
+import base64
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from redrive import selectors
+from redrive.classification import executor
+from redrive.classification.case_finder import CaseSettings
 from redrive.errors import StagingError, UsageError
 from redrive.ledger.engine import sql
 from redrive.ledger.selecting import Selection
 from redrive.message import body_hash
 from redrive.stages import pipeline
+from redrive.staging import file_schemas
 from redrive.staging.batch_files import Staging
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
@@ -22,11 +30,70 @@ def _flip(path: Path) -> None:
     path.write_bytes(bytes(whole))
 
 
+def _name_no_zone(path: Path) -> None:
+    """The zone of all times, in the schema that Arrow keeps beside Parquet's."""
+    whole = path.read_bytes()
+    schema = re.search(rb"ARROW:schema.*?([A-Za-z0-9+/]{100,}=*)", whole, re.DOTALL)
+    assert schema is not None
+    changed = base64.b64encode(base64.b64decode(schema[1]).replace(b"UTC", b"UTK"))
+    path.write_bytes(whole.replace(schema[1], changed))
+
+
+def _rename(path: Path) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"ordering_key", b"orderinG_key"))
+
+
+def _lose_the_last_header(path: Path) -> None:
+    """The beginning of a page of headers, which has no checksum, tells of one fewer."""
+    whole, before = path.read_bytes(), pq.read_table(path).column("headers")
+    group = pq.read_metadata(path).row_group(0)
+    name = next(column for column in map(group.column, range(group.num_columns)) if "headers" in column.path_in_schema)
+    start = name.dictionary_page_offset or name.data_page_offset
+    for place in range(start, start + 40):
+        changed = whole[:place] + bytes([(whole[place] - 2) % 256]) + whole[place + 1 :]
+        try:
+            after = pq.read_table(pa.BufferReader(changed), page_checksum_verification=True).column("headers")
+        except (OSError, pa.ArrowException):
+            continue
+        if not after.equals(before):
+            path.write_bytes(changed)
+            return
+    raise AssertionError("no such byte")
+
+
+def _other(column: str) -> Callable[[Path], None]:
+    """One bit of the file is another, and with it a value of this column and nothing else: all of it can be read."""
+
+    def change(path: Path) -> None:
+        whole = path.read_bytes()
+        before = pq.read_table(path).column(column)
+        for place in range(4, len(whole)):
+            changed = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+            try:
+                after = pq.read_table(pa.BufferReader(changed), columns=[column]).column(column)
+                if after.equals(before) or not after.to_pylist():
+                    continue
+                pq.read_table(pa.BufferReader(changed)).to_pylist()
+            except Exception:
+                continue
+            path.write_bytes(changed)
+            return
+        raise AssertionError("no such bit")
+
+    return change
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "gone": lambda path: path.unlink(),
     "empty": lambda path: path.write_bytes(b""),
     "half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "damaged within": _flip,
+    "a column of another name": _rename,
+    "a time zone that is none": _name_no_zone,
+    "another body": _other("body"),
+    "another header": _other("headers"),
+    "one header fewer": _lose_the_last_header,
 }
 
 
@@ -76,9 +143,6 @@ def _job_leaves_out_what_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None
     """The classification of the tests does as the Spark job does."""
     import json  # noqa: PLC0415
 
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    from redrive.staging import file_schemas  # noqa: PLC0415
     from tests import classifying, workshop  # noqa: PLC0415
 
     def classify(manifest_uri: str) -> None:
@@ -86,8 +150,9 @@ def _job_leaves_out_what_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None
         readable, left_out = [], []
         for batch in manifest["batches"]:
             try:
-                pq.read_table(batch["uri"])
-            except OSError:
+                with pa.OSFile(batch["uri"]) as stream:
+                    file_schemas.read_group(file_schemas.open_staged(stream), 0, file_schemas.STAGED.names)
+            except (OSError, pa.ArrowException):
                 left_out.append(batch)
             else:
                 readable.append(batch)
@@ -175,6 +240,33 @@ def test_a_part_by_attribute_leaves_out_what_cannot_be_read(
         if name == "deliver":
             break
     assert workshop.bodies("orders") == [b"c"]
+
+
+def test_the_job_answers_for_it_without_rows(
+    workshop: Workshop, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    workshop.die("a", "b", error=REFUSED)
+    workshop.drain(workshop.begin())
+    damage(file_of(workshop))
+    both = [executor.Batch(number, str(file_of(workshop, number))) for number in (1, 2)]
+    reading_all = CaseSettings(message_key=selectors.parse("body:$.id"))
+    executor.write(both, reading_all, str(tmp_path / "out"))
+    answered = [pq.read_metadata(tmp_path / "out" / file_schemas.messages_file(number)).num_rows for number in (1, 2)]
+    assert answered == [1, 0]
+
+
+def test_a_file_that_ends_too_early_is_damaged_where_more_of_it_is_asked_for(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    workshop.die("a", "b", error=REFUSED)
+    run = workshop.begin()
+    for name, _ in workshop.stages(run):
+        if name == "plan":
+            break
+    file = file_of(workshop, 1)
+    pq.write_table(pq.read_table(file).slice(0, 1), file)
+    counts = workshop.deliver(run)
+    assert (counts["redelivered"], counts["unreadable"]) == (1, 1)
+    workshop.ledger.close()
 
 
 def test_a_store_that_cannot_be_reached_is_no_damage(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from redrive.brokers.base import Capabilities, Settled
 from redrive.brokers.memory import MEMORY_CAPABILITIES, MemoryBroker
 from redrive.stages import pipeline, source_end
+from redrive.staging import batch_writer
+from redrive.staging.batch_files import Staging
 from tests.workshop import REFUSED, Workshop
 
 
@@ -98,6 +101,75 @@ def test_batches_are_closed_by_size(tmp_path: Path) -> None:
     workshop.die(*[bytes([65 + i]) * 1000 for i in range(6)])
     assert drain(workshop)["settled"] == 6
     assert batches(workshop) == [3, 3]
+
+
+class Asked(MemoryBroker):
+    """Remembers what it was asked for, and what it brought."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        super().__init__(workshop.world)
+        self.limits: list[int] = []
+        self.brought: list[int] = []
+
+    def receive(self, queue: str, **options: Any) -> list[Any]:
+        found = super().receive(queue, **options)
+        if queue == "orders-dlq":
+            self.limits.append(options["limit"])
+            self.brought.append(sum(len(letter.body) for letter, _ in found))
+        return found
+
+
+def test_a_receive_brings_no_more_than_a_batch_has_room_for(tmp_path: Path) -> None:
+    workshop = a_workshop(tmp_path, flush_bytes=50_000)
+    broker = workshop.broker = Asked(workshop)
+    workshop.die(*[bytes(5_000)] * 100)
+    assert drain(workshop)["settled"] == 100
+    assert max(broker.brought) <= 50_000
+    assert max(batches(workshop)) == 10
+
+
+def test_of_small_messages_a_receive_soon_brings_as_many_as_ever(tmp_path: Path) -> None:
+    workshop = a_workshop(tmp_path)
+    broker = workshop.broker = Asked(workshop)
+    workshop.die(*[bytes(1_000)] * 3_000)
+    assert drain(workshop)["settled"] == 3_000
+    assert broker.limits[:4] == [10, 100, 1000, 1000]
+
+
+def test_one_large_message_makes_the_receives_behind_it_smaller_for_a_while(tmp_path: Path) -> None:
+    workshop = a_workshop(tmp_path, flush_bytes=50_000, flush_messages=100_000)
+    broker = workshop.broker = Asked(workshop)
+    workshop.die(*[bytes(10)] * 10, bytes(40_000), *[bytes(10)] * 2_000)
+    assert drain(workshop)["settled"] == 2_011
+    assert broker.limits[:2] == [10, 100]
+    assert broker.limits[2] < 100
+    assert max(broker.limits) > 500
+
+
+def test_the_first_receive_knows_how_large_messages_may_be(tmp_path: Path) -> None:
+    class Large(Workshop):
+        capabilities = replace(MEMORY_CAPABILITIES, max_message_bytes=20_000)
+
+    workshop = Large(tmp_path, drain={"wait": "0s", "flush_bytes": 50_000})
+    broker = workshop.broker = Asked(workshop)
+    workshop.die(*[bytes(20_000)] * 9)
+    assert drain(workshop)["settled"] == 9
+    assert max(broker.brought) <= 50_000
+
+
+def test_what_one_receive_brought_is_split_into_row_groups_by_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_writer, "GROUP_BYTES", 10_000)
+    workshop = a_workshop(tmp_path)
+    workshop.die(*[bytes([number]) * 3_000 for number in range(10)])
+    assert drain(workshop)["settled"] == 10
+    ((uri,),) = workshop.query("select uri from staging_batches")
+    staging = Staging(str(workshop.settings.staging))
+    file = pq.ParquetFile(staging.full_path(str(uri)))
+    assert [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)] == [4, 4, 2]
+    letters = [letter for some in staging.letters(str(uri), range(10)) for letter in some]
+    assert [letter.body for letter in letters] == [bytes([number]) * 3_000 for number in range(10)]
 
 
 def test_a_batch_is_closed_when_half_of_its_lease_is_gone(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from redrive.errors import PathTaken
@@ -97,6 +98,15 @@ def test_a_file_without_a_row_is_taken_in_once_and_people_decide_about_what_is_i
     assert all("may have been redelivered since" in reason for _, reason in found)
     assert rewound.query("select count(distinct redrive_id) from messages") == [(3,)]
     assert len(files(rewound)) == 3
+
+
+def test_a_file_with_another_body_than_was_staged_is_not_taken_in(rewound: Workshop) -> None:
+    damaged = max(Path(rewound.settings.staging).rglob("batch-*.parquet"), key=lambda path: path.name)
+    table = pq.read_table(damaged)
+    place = table.schema.get_field_index("body")
+    pq.write_table(table.set_column(place, table.schema.field(place), [[b"another"]]), damaged)
+    assert adopt(rewound) == {"adopted": 1, "copies": 1, "unreadable": 1}
+    assert damaged.exists()
 
 
 def test_a_crash_between_taking_in_and_removing_takes_nothing_in_twice(

@@ -375,7 +375,8 @@ class ReadsAhead(Protocol):
     def receive_ahead(self, queue: str, *, limit: int, ahead: int, wait: timedelta, lease: timedelta) -> list[Received]:
         """As :meth:`Broker.receive`; of up to ``ahead`` more, which will be asked for next, some may come meanwhile.
 
-        To us these are visible in a depth, to others in flight. A release, even of nothing, gives them back.
+        Fewer than ``limit`` come where they are large: what it holds has to fit into memory. To us those ahead are
+        visible in a depth, to others in flight. A release, even of nothing, gives them back.
         """
         ...
 

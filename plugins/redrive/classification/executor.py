@@ -144,6 +144,7 @@ def _writer(sink: pa.NativeFile) -> pq.ParquetWriter:
         compression_level=1,
         use_dictionary=["case_key", "order_key"],
         write_statistics=False,
+        write_page_checksum=True,
     )
 
 
@@ -151,8 +152,8 @@ def _tables(batch: Batch, finder: CaseFinder, access: filesystems.Access | None)
     try:
         source, path = filesystems.locate(batch.uri, access)
         with source.open_input_file(path) as stream:
-            file = pq.ParquetFile(stream)
+            file = file_schemas.open_staged(stream)
             for number in range(file.num_row_groups):
                 yield finder.at(RowGroup(file, number))
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise _Unreadable(batch.uri) from error

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from redrive.classification.arrow_numpy import Integers, has_nul, integers, numbers
 from redrive.classification.failure_text import CODE_HEADERS, EVIDENCE_HEADERS
 from redrive.message import Header
+from redrive.staging import file_schemas
 
 _EVIDENCE, _CODES = frozenset(EVIDENCE_HEADERS), frozenset(CODE_HEADERS)
 
@@ -28,7 +29,7 @@ class RowGroup:
     def array(self, name: str) -> pa.Array:
         """A column, as one array; times as microseconds."""
         if name not in self._arrays:
-            column = self._file.read_row_group(self._number, columns=[name], use_threads=False).column(name)
+            column = file_schemas.read_group(self._file, self._number, [name]).column(name)
             array = pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
             self._arrays[name] = array.view(pa.int64()) if pa.types.is_timestamp(array.type) else array
         return self._arrays[name]

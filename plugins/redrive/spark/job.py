@@ -93,7 +93,10 @@ def run(manifest: Mapping[str, Any], spark: SparkSession, access: filesystems.Ac
     written = _Written()
     path = f"{folder}/{file_schemas.CASES_FILE}"
     # The commit: the messages' files are all there, and without this one nobody reads them.
-    with filesystems.appearing_whole(filesystem, path) as sink, pq.ParquetWriter(sink, file_schemas.CASES) as out:
+    with (
+        filesystems.appearing_whole(filesystem, path) as sink,
+        pq.ParquetWriter(sink, file_schemas.CASES, write_page_checksum=True) as out,
+    ):
         written.write(out, ((*cases[case], *explanations[case]) for case in cases))
         if others is not None:
             written.write(out, _explained(others, rules, [*known, *groups], manifest.get("model")))

@@ -26,6 +26,7 @@ from redrive.ledger.delivery import observations
 from redrive.ledger.delivery.observations import Oldest
 from redrive.message import DeadLetter, Micros, read_tracking
 from redrive.stages.context import Context, instant, micros
+from redrive.staging.odd_copies import as_far_as_possible
 
 #: Received so often, a message is remembered while it can't be seen; from here on SQS's metric doesn't tell its age.
 POISON = 3
@@ -160,8 +161,15 @@ def _sample(context: Context, queue: str, wanted: int) -> list[tuple[Oldest, dat
 def first_enqueued(context: Context, letters: Sequence[DeadLetter]) -> Micros | None:
     """When the oldest of ``letters`` was first enqueued: one that we redelivered is as old as it was before that."""
     moments = [letter.enqueued_at for letter in letters if letter.enqueued_at is not None]
-    ids = [tracking.redrive_id for letter in letters if (tracking := read_tracking(letter.headers))]
+    try:
+        ids = _own_ids(letters)
+    except (TypeError, ValueError, AttributeError):  # headers that are none, of one of thousands
+        ids = _own_ids([as_far_as_possible(letter) for letter in letters])
     if ids:
         with context.ledger.read() as connection:
             moments += [micros(first) for first in observations.originals(connection, ids).values()]
     return min(moments, default=None)
+
+
+def _own_ids(letters: Sequence[DeadLetter]) -> list[str]:
+    return [tracking.redrive_id for letter in letters if (tracking := read_tracking(letter.headers))]

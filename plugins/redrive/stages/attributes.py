@@ -54,7 +54,7 @@ def parts(
             try:
                 carriers = staging.carrying(paths[batch_id], rows, wanted)
             except StagingError:
-                if not staging.is_damaged(paths[batch_id]):
+                if not staging.is_damaged(paths[batch_id], rows[-1]):
                     raise
                 continue  # nobody knows what they carry
             found += [message_id_of(batch_id, row) for row in carriers]

@@ -94,17 +94,18 @@ class Answers:
 
     def left_out(self, batch: Batch) -> bool:
         """Whether the job could not read the batch, because its file is damaged: its answer has no rows then."""
-        name = f"{self._output}/{file_schemas.MESSAGES_DIR}/{file_schemas.messages_file(batch.batch_id)}"
+        name = f"{file_schemas.MESSAGES_DIR}/{file_schemas.messages_file(batch.batch_id)}"
         try:
-            return bool(self._staging.copies(name) == 0 and batch.copies and self._staging.is_damaged(batch.uri))
-        except StagingError:
+            answered = len(self._read(name, []))
+        except ClassificationFailed:
             return False  # told where it is read
+        return bool(not answered and batch.copies and self._staging.is_damaged(batch.uri))
 
     def _read(self, name: str, columns: list[str]) -> pa.Table:
         path = self._staging.full_path(f"{self._output}/{name}")
         try:
             with self._staging.filesystem.open_input_file(path) as stream:
-                return pq.read_table(stream, columns=columns)
+                return pq.read_table(stream, columns=columns, page_checksum_verification=True)
         except (OSError, pa.ArrowException) as error:
             raise ClassificationFailed(f"the Spark job left no {name} in {path}: {error}") from error
 

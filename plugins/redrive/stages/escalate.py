@@ -164,7 +164,7 @@ def _letters(context: Context, paths: dict[int, str], copy_ids: set[int]) -> dic
             found.update(zip([message_id_of(batch_id, row) for row in rows], letters, strict=True))
         except StagingError:
             context.staging.close()  # not to be read on from where it failed
-            if not context.staging.is_damaged(paths[batch_id]):
+            if not context.staging.is_damaged(paths[batch_id], rows[-1]):
                 raise
     return found
 

@@ -51,8 +51,13 @@ class OpenBatch:
         """How many more copies it takes."""
         return self._context.route.drain.flush_messages - (self._writer.copies if self._writer else 0)
 
-    def add(self, received: Sequence[Received], now: datetime) -> None:
-        """Stage what was received; opens a batch where none is open."""
+    @property
+    def bytes(self) -> int:
+        """So many bytes of bodies it has."""
+        return self._writer.bytes if self._writer else 0
+
+    def add(self, received: Sequence[Received], now: datetime) -> int:
+        """Stage what was received; opens a batch where none is open. Returns how many bytes of bodies that was."""
         context = self._context
         self._receipts.extend([one.receipt for one in received])  # first: whatever fails below, these are given back
         if self._writer is None:
@@ -77,10 +82,13 @@ class OpenBatch:
             )
             self._leased_at = now
         letters = [one.letter for one in received]
+        before = self._writer.bytes
         self._writer.add(letters, micros(now))
+        size = self._writer.bytes - before
         oldest = first_enqueued(context, letters)
         if oldest is not None:
             self.oldest = oldest if self.oldest is None else min(self.oldest, oldest)
+        return size
 
     def _goes_back(self) -> bool:
         """Whether copies go where they came from, each to its own queue, and nothing hangs on the order of those of

@@ -110,6 +110,6 @@ def _letters(
                 yield todo[start - len(letters) : start], letters
         except StagingError:
             context.staging.close()  # not to be read on from where it failed
-            if not context.staging.is_damaged(paths[batch_id]):
+            if not context.staging.is_damaged(paths[batch_id], rows[-1]):
                 raise
             damaged += todo[start:end]

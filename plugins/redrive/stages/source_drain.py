@@ -21,6 +21,7 @@ from redrive.settings import Source
 from redrive.stages import source_end
 from redrive.stages.context import Context, instant, micros
 from redrive.stages.open_batch import OpenBatch
+from redrive.stages.receive_sizes import ReceiveSizes, first
 from redrive.stages.source_end import SourceEnd
 from redrive.staging.odd_copies import as_far_as_possible
 
@@ -42,7 +43,14 @@ class SourceDrain:
         longest = context.broker.capabilities_for(source.queue).max_lease
         self._lease = min(context.route.drain.lease, longest or timedelta.max)
         self.batch = OpenBatch(context, source, shard, self._lease)
-        self._reads_ahead = context.broker.capabilities_for(source.queue).reads_ahead
+        capabilities = context.broker.capabilities_for(source.queue)
+        self._reads_ahead = capabilities.reads_ahead
+        self._sizes = ReceiveSizes(
+            context.route.drain.flush_bytes,
+            first(context.route.drain.flush_bytes, capabilities.max_message_bytes)
+            if not self._reads_ahead
+            else source_end.RECEIVE_AT_ONCE,  # what comes ahead has to fit into memory too
+        )
         self.drained = 0
         self.end = SourceEnd(context, source, shard, self)
 
@@ -104,7 +112,7 @@ class SourceDrain:
 
     def _receive(self, room: int, wait: timedelta) -> list[Received]:
         broker, queue = self._context.broker, self._source.queue
-        limit = min(source_end.RECEIVE_AT_ONCE, room, self.batch.room())
+        limit = min(source_end.RECEIVE_AT_ONCE, room, self.room())
         if self._reads_ahead:
             reading = cast("ReadsAhead", broker)
             received = reading.receive_ahead(queue, limit=limit, ahead=room - limit, wait=wait, lease=self._lease)
@@ -120,7 +128,8 @@ class SourceDrain:
                 self._context.broker.release(self._source.queue, ())
 
     def _stage(self, received: Sequence[Received], now: datetime) -> None:
-        self.batch.add(received, now)
+        size = self.batch.add(received, now)
+        self._sizes.came(len(received), size)
         self.drained += len(received)
         # None was enqueued later than now, whatever clock says so.
         moments = [min(one.letter.enqueued_at or micros(now), micros(now)) for one in received]
@@ -137,7 +146,7 @@ class SourceDrain:
 
     def room(self) -> int:
         """See :class:`~redrive.stages.source_end.Receives`."""
-        return self.batch.room()
+        return min(self.batch.room(), self._sizes.most(self.batch.bytes))
 
     def close_batch(self) -> None:
         """See :class:`~redrive.stages.source_end.Receives`."""

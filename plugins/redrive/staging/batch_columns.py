@@ -67,6 +67,8 @@ def _to_table(letters: list[DeadLetter], received: list[Micros], constants: dict
         tracking = read_tracking(c) if c else None
         redrive_ids.append(tracking.redrive_id if tracking else None)
         attempts.append(tracking.attempt if tracking else None)
+    if None in ids:
+        raise TypeError("an id that is None")  # the ledger has a text for each
     constant = [pa.repeat(pa.scalar(constants[name], SCHEMA.field(name).type), count) for name in SCHEMA.names[:5]]
     columns = [
         *constant,

@@ -13,6 +13,7 @@ import secrets
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -20,9 +21,9 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from redrive.errors import StagingError
+from redrive.errors import RedriveError, StagingError
 from redrive.message import TYPE_ATTRIBUTE, DeadLetter, Header, body_hash
-from redrive.staging import filesystems
+from redrive.staging import file_schemas, filesystems
 from redrive.staging.batch_columns import SCHEMA, carriers_of, headers_of, of_types, to_letters
 from redrive.staging.batch_writer import GROUP_BYTES, BatchWriter, Written, staging_errors
 
@@ -179,9 +180,14 @@ class Staging:
 
     def copies(self, relative: str) -> int:
         """How many copies the batch file holds, from its footer. Raises :class:`StagingError` when it is damaged."""
-        path = self.full_path(relative)
-        with staging_errors(path), self.filesystem.open_input_file(path) as stream:
-            return int(pq.read_metadata(stream).num_rows)
+        with self._reading(self.full_path(relative)) as file:
+            return int(file.metadata.num_rows)
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[pq.ParquetFile]:
+        """The batch file at ``path``; whatever goes wrong with it in the block is a :class:`StagingError`."""
+        with _damage_told(path), self.filesystem.open_input_file(path) as stream:
+            yield file_schemas.open_staged(stream)
 
     def exists(self, relative: str) -> bool:
         """Whether a file lies there."""
@@ -203,12 +209,14 @@ class Staging:
                 stream.seek(max(0, size - len(_END)))
                 if size <= 2 * len(_END) or stream.read(len(_END)) != _END:  # it begins with the same letters
                     return None  # whoever wrote it died
-                file = pq.ParquetFile(stream)
-                sizes = file.read(columns=["body_bytes"]).column("body_bytes")
-                return Written(file.metadata.num_rows, pc.sum(sizes).as_py() or 0)
+                with _damage_told(path):
+                    file = file_schemas.open_staged(stream)
+                    sizes = file.read(columns=["body_bytes"]).column("body_bytes")
+                    return Written(file.metadata.num_rows, pc.sum(sizes).as_py() or 0)
 
-    def is_damaged(self, relative: str) -> bool:
+    def is_damaged(self, relative: str, row: int = -1) -> bool:
         """A batch file could not be read: whether the file is to blame, which is missing or no longer what was written.
+        It had a ``row`` of this number.
 
         False where it can be read after all, or where the store can't be reached: then waiting may help.
         """
@@ -224,51 +232,46 @@ class Staging:
         except (pa.ArrowException, OSError):
             return False
         try:
-            with self.filesystem.open_input_file(path) as stream:
-                file = pq.ParquetFile(stream)
+            with self._reading(path) as file:
+                start = 0
                 for group in range(file.num_row_groups):
-                    file.read_row_group(group, columns=SCHEMA.names)
-        except (pa.ArrowException, OSError):
+                    start += len(_whole(file, group, start))
+                return row >= start
+        except StagingError:
             return True
-        return False
 
     def proof(self, relative: str, *, bodies: bool) -> pa.Table:
-        """Of every copy of a batch file its id, hash and tracking; with ``bodies`` each body is held against its hash.
+        """Of every copy of a batch file its id, hash and tracking; with ``bodies`` each body is held against its hash,
+        and all else is read too.
 
         At most one row group is in memory. Raises :class:`StagingError` when the file is damaged.
         """
         path, parts = self.full_path(relative), []
-        with staging_errors(path), self.filesystem.open_input_file(path) as stream:
-            file = pq.ParquetFile(stream)
+        with self._reading(path) as file:
             for group in range(file.num_row_groups):
-                table = file.read_row_group(group, columns=[*_PROOF_COLUMNS, *(["body"] if bodies else [])])
-                if bodies:
-                    pairs = zip(table.column("body").to_pylist(), table.column("body_hash").to_pylist(), strict=True)
-                    wrong = sum(1 for body, known in pairs if body_hash(body) != known)
-                    if wrong:
-                        raise StagingError(f"{path}: {wrong} bodies are not what was staged")
-                parts.append(table.select(_PROOF_COLUMNS))
+                if not bodies:
+                    parts.append(_valid(file_schemas.read_group(file, group, _PROOF_COLUMNS)))
+                else:
+                    parts.append(_whole(file, group, sum(map(len, parts))).select(_PROOF_COLUMNS))
             return pa.concat_tables(parts) if parts else SCHEMA.empty_table().select(_PROOF_COLUMNS)
 
     def source_of(self, relative: str) -> tuple[str, str]:
         """The queue that a batch file was drained from, and its kind; raises :class:`StagingError` if it is empty."""
         path = self.full_path(relative)
-        with staging_errors(path), self.filesystem.open_input_file(path) as stream:
-            file = pq.ParquetFile(stream)
+        with self._reading(path) as file:
             if not file.metadata.num_rows:
                 raise StagingError(f"{path}: holds no copies")
-            (row,) = file.read_row_group(0, columns=["source", "kind"]).slice(0, 1).to_pylist()
+            (row,) = file_schemas.read_group(file, 0, ["source", "kind"]).slice(0, 1).to_pylist()
             return str(row["source"]), str(row["kind"])
 
     def copy_batch(self, old: str, new: str, batch_id: int) -> Written:
         """Write the copies of one batch file to another, as batch ``batch_id``; it is durable when this returns."""
         path = self.full_path(old)
-        with staging_errors(path), self.filesystem.open_input_file(path) as stream:
-            file = pq.ParquetFile(stream)
+        with self._reading(path) as file:
             writer = BatchWriter(self, new, {"batch_id": batch_id})
             try:
                 for group in range(file.num_row_groups):
-                    writer.add_table(file.read_row_group(group))
+                    writer.add_table(_whole(file, group, writer.copies))
                 return writer.close()
             except BaseException:
                 writer.abort(remove=False)
@@ -277,8 +280,8 @@ class Staging:
     def evidence(self, relative: str) -> pa.Table:
         """Of every copy of a batch file what tells it from others, in row order and without payloads."""
         path = self.full_path(relative)
-        with staging_errors(path), self.filesystem.open_input_file(path) as stream:
-            return pq.read_table(stream, columns=_EVIDENCE_COLUMNS)
+        with self._reading(path) as file:
+            return _valid(file.read(columns=_EVIDENCE_COLUMNS))
 
     def carrying(self, relative: str, rows: Sequence[int], wanted: Mapping[str, AbstractSet[str]]) -> list[int]:
         """Those of ``rows`` (ascending) whose headers hold, for every name of ``wanted``, one of its values; or whose
@@ -288,15 +291,14 @@ class Staging:
         group are in memory.
         """
         path, found, start = self.full_path(relative), [], 0
-        with staging_errors(path), self.filesystem.open_input_file(path) as stream:
-            file = pq.ParquetFile(stream)
+        with self._reading(path) as file:
             for group in range(file.num_row_groups):
                 end = start + file.metadata.row_group(group).num_rows
                 picked = rows[bisect_left(rows, start) : bisect_left(rows, end)]
                 if picked:
                     by_type = wanted.get(TYPE_ATTRIBUTE)
                     columns = ["headers"] if by_type is None else ["headers", "properties"]
-                    table = file.read_row_group(group, columns=columns)
+                    table = file_schemas.read_group(file, group, columns)
                     carriers = carriers_of(table.column("headers"), wanted)
                     rows_here = [row for row in picked if row - start in carriers]
                     found += rows_here if by_type is None else of_types(table, rows_here, start, by_type)
@@ -309,13 +311,12 @@ class Staging:
         """The headers of the copies at ``rows`` (ascending); bodies are not read, and at most the headers of one row
         group are in memory."""
         path, start = self.full_path(relative), 0
-        with staging_errors(path), self.filesystem.open_input_file(path) as stream:
-            file = pq.ParquetFile(stream)
+        with self._reading(path) as file:
             for group in range(file.num_row_groups):
                 end = start + file.metadata.row_group(group).num_rows
                 picked = rows[bisect_left(rows, start) : bisect_left(rows, end)]
                 if picked:
-                    column = file.read_row_group(group, columns=["headers"]).column("headers")
+                    column = file_schemas.read_group(file, group, ["headers"]).column("headers")
                     wanted = column.take(pa.array([row - start for row in picked], pa.int64()))
                     yield from zip(picked, headers_of(wanted), strict=True)
                 start = end
@@ -323,16 +324,17 @@ class Staging:
     def described(self, relative: str) -> pa.Table:
         """Of every copy of a batch file what the ledger keeps of it, in row order and without payloads."""
         path = self.full_path(relative)
-        with staging_errors(path), self.filesystem.open_input_file(path) as stream:
-            return pq.read_table(stream, columns=_DESCRIBING_COLUMNS)
+        with self._reading(path) as file:
+            return _valid(file.read(columns=_DESCRIBING_COLUMNS))
 
     def letters(self, relative: str, rows: Sequence[int]) -> Iterator[list[DeadLetter]]:
         """The copies at ``rows`` (ascending), at most :data:`PORTION` of one row group at a time.
 
         The last file and row group stay open for the next call, which most often goes on where this one ended.
         """
+        path = self.full_path(relative)
         for table in self._tables(relative, rows):
-            yield from _portions(table)
+            yield from _portions(table, path)
 
     def payloads(self, relative: str, rows: Sequence[int], most: int) -> "Payloads":
         """The copies at ``rows`` (ascending), in memory, for several who each need some of them: the first ones, until
@@ -344,12 +346,12 @@ class Staging:
             most -= table.nbytes
             if most <= 0:
                 break
-        return Payloads(rows[:here], pa.concat_tables(tables).combine_chunks())
+        return Payloads(self.full_path(relative), rows[:here], pa.concat_tables(tables).combine_chunks())
 
     def _tables(self, relative: str, rows: Sequence[int]) -> Iterator[pa.Table]:
         """The payload columns of ``rows``, row group by row group."""
         path = self.full_path(relative)
-        with staging_errors(path):
+        with _damage_told(path):
             if self._open is None or self._open.path != path:
                 self.close()
                 self._open = _OpenFile(path, self.filesystem.open_input_file(path))
@@ -362,8 +364,9 @@ class Staging:
                 position += 1
             if not picked:
                 continue
-            with staging_errors(path):
-                yield _at(file.read(group), picked)
+            with _damage_told(path):
+                table = _at(file.read(group), picked)
+            yield table
         if position < len(rows):
             raise StagingError(f"{path}: has no row {rows[position]}")
 
@@ -377,8 +380,9 @@ class Staging:
 class Payloads:
     """Copies at some rows of a batch file, in memory."""
 
-    def __init__(self, rows: Sequence[int], table: pa.Table) -> None:
+    def __init__(self, path: str, rows: Sequence[int], table: pa.Table) -> None:
         self.bytes = int(table.nbytes)
+        self._path = path
         self._rows = rows  # ascending
         self._table = table
 
@@ -387,7 +391,7 @@ class Payloads:
         places = [bisect_left(self._rows, row) for row in rows]
         if any(place == len(self._rows) or self._rows[place] != row for place, row in zip(places, rows, strict=True)):
             return None
-        return _portions(_at(self._table, places))
+        return _portions(_at(self._table, places), self._path)
 
 
 def _at(table: pa.Table, places: Sequence[int]) -> pa.Table:
@@ -397,9 +401,52 @@ def _at(table: pa.Table, places: Sequence[int]) -> pa.Table:
     return table.take(pa.array(places, pa.int64()))
 
 
-def _portions(table: pa.Table) -> Iterator[list[DeadLetter]]:
+def _portions(table: pa.Table, path: str) -> Iterator[list[DeadLetter]]:
     for done in range(0, len(table), PORTION):
-        yield to_letters(table.slice(done, PORTION))
+        with _damage_told(path):
+            letters = to_letters(table.slice(done, PORTION))
+        yield letters
+
+
+@contextmanager
+def _damage_told(path: str) -> Iterator[None]:
+    """Turns whatever goes wrong while a file is read and made letters into :class:`StagingError` that names the path:
+    damage shows in many ways, and only some of them are Arrow's errors."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise StagingError(f"{path}: {error}") from error
+    except (RedriveError, MemoryError):
+        raise
+    except Exception as error:
+        raise StagingError(f"{path}: {error!r}") from error
+
+
+def _valid(table: pa.Table) -> pa.Table:
+    """The table; raises where a text in it is none, for example."""
+    table.validate(full=True)
+    return table
+
+
+def _whole(file: pq.ParquetFile, group: int, start: int) -> pa.Table:
+    """Row group ``group`` of a batch file with all that was staged, whose first row has the number ``start``. Raises
+    where any of it can't be read or understood, or a body is not the one whose hash was written with it."""
+    table = _valid(file_schemas.read_group(file, group, SCHEMA.names))
+    _hold_rows(table, start, start + file.metadata.row_group(group).num_rows)
+    for done in range(0, len(table), PORTION):
+        to_letters(table.slice(done, PORTION))
+    pairs = zip(table.column("body").to_pylist(), table.column("body_hash").to_pylist(), strict=True)
+    wrong = sum(1 for body, known in pairs if body_hash(body) != known)
+    if wrong:
+        raise pa.ArrowInvalid(f"{wrong} bodies are not what was staged")
+    return table
+
+
+def _hold_rows(table: pa.Table, start: int, end: int) -> None:
+    """Raise where the table has not the rows from ``start`` up to ``end``, as the copies number themselves."""
+    rows = table.column("row")
+    if len(rows) != end - start or (rows and (rows[0].as_py(), rows[-1].as_py()) != (start, end - 1)):
+        raise pa.ArrowInvalid(f"rows {start} to {end - 1} are not where they were")
 
 
 class _OpenFile:
@@ -408,7 +455,7 @@ class _OpenFile:
     def __init__(self, path: str, stream: pa.NativeFile) -> None:
         self.path = path
         self.stream = stream
-        self._file = pq.ParquetFile(stream)
+        self._file = file_schemas.open_staged(stream)
         self.groups: list[tuple[int, int]] = []  # first row and the row after the last
         start = 0
         for group in range(self._file.num_row_groups):
@@ -422,7 +469,9 @@ class _OpenFile:
         """The payload columns of row group ``group``, in one chunk."""
         if group != self._group:
             self._table = None  # never two at a time
-            self._table = self._file.read_row_group(group, columns=_PAYLOAD_COLUMNS, use_threads=False).combine_chunks()
+            table = file_schemas.read_group(self._file, group, [*_PAYLOAD_COLUMNS, "row"])
+            _hold_rows(table, *self.groups[group])
+            self._table = table.combine_chunks()
             self._group = group
         return self._table
 

@@ -5,9 +5,12 @@ staging holds: a message is told by its id, and what was found out about it stan
 same way. Times are UTC, to the microsecond.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 MESSAGES_DIR: Final = "messages"  # one file for each batch: messages_file
 APPLICATION_FILE: Final = "spark.json"  # written first: which application of Spark's works on it
@@ -58,6 +61,8 @@ STAGED: Final = pa.schema(
     ]
 )
 
+_LISTS: Final = frozenset(field.name for field in STAGED if pa.types.is_list(field.type))
+
 #: One row per staged message, in the order of the staging file.
 MESSAGES: Final = pa.schema(
     [
@@ -86,6 +91,50 @@ CASES: Final = pa.schema(
 
 MAX_EXAMPLE: Final = 2000  # characters
 MAX_SEARCHED: Final = 1000  # characters
+
+
+def open_staged(stream: pa.NativeFile) -> pq.ParquetFile:
+    """The batch file in ``stream``, each page of which is held against its checksum as it is read: in a page that is
+    not what was written Parquet often sees no error, but other values.
+
+    Raises ``pyarrow.ArrowException`` or ``OSError`` where the end of the file, which has no checksum and says what is
+    where, is damaged: a bit of it may have renamed a column, or made other values of the same bytes.
+    """
+    try:
+        file = pq.ParquetFile(stream, page_checksum_verification=True)
+        found, metadata = file.schema_arrow, file.metadata
+        rows = sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+    except (pa.ArrowException, OSError):
+        raise
+    except Exception as error:  # a name that is no text, for one
+        raise pa.ArrowInvalid(str(error)) from error
+    for field in STAGED:
+        at = found.get_field_index(field.name)
+        if at < 0 or not found.field(at).equals(field):
+            raise pa.ArrowInvalid(f"it has no column {field.name} as it was written")
+    if rows != metadata.num_rows:
+        raise pa.ArrowInvalid(f"it says that it has {metadata.num_rows} rows, and {rows} in its row groups")
+    return file
+
+
+def read_group(file: pq.ParquetFile, number: int, columns: Sequence[str]) -> pa.Table:
+    """These columns of a row group of a batch file.
+
+    Raises ``pyarrow.ArrowInvalid`` where there is less of them than was written: the beginnings of pages have no
+    checksum, and one that tells of fewer values loses the last header.
+    """
+    table = file.read_row_group(number, columns=list(columns), use_threads=False)
+    written = file.metadata.row_group(number)
+    if len(table) != written.num_rows:
+        raise pa.ArrowInvalid(f"row group {number} has {len(table)} rows and had {written.num_rows}")
+    for name in _LISTS.intersection(columns):
+        lengths = pc.list_value_length(table.column(name))  # without a scalar: pyarrow.scalar waits for pandas
+        filled = pc.sum(lengths.cast(pa.bool_())).as_py() or 0
+        values = (pc.sum(lengths).as_py() or 0) + len(table) - filled  # an empty list is written too
+        for leaf in map(written.column, range(written.num_columns)):
+            if leaf.path_in_schema.startswith(f"{name}.") and leaf.num_values != values:
+                raise pa.ArrowInvalid(f"{name} of row group {number} are {values} and were {leaf.num_values}")
+    return table
 
 
 def messages_file(batch_id: int) -> str:

@@ -24,7 +24,7 @@ def as_far_as_possible(letter: DeadLetter) -> DeadLetter:
 
     def moment(name: str) -> Any:
         value = getattr(letter, name)
-        fits = isinstance(value, int) and FIRST_MOMENT <= value <= LAST_MOMENT
+        fits = type(value) is int and FIRST_MOMENT <= value <= LAST_MOMENT
         return kept(name, value, value if fits else None)
 
     headers = [
@@ -36,7 +36,7 @@ def as_far_as_possible(letter: DeadLetter) -> DeadLetter:
     properties = [(_text(name), _text(value)) for name, value in _each(letter.properties, 2)]
     if tuple(properties) != letter.properties:
         changed.append("properties")
-    deliveries = letter.deliveries if isinstance(letter.deliveries, int) else 0
+    deliveries = int(letter.deliveries) if isinstance(letter.deliveries, int) else 0
     whole = letter._replace(
         broker_message_id=kept("broker_message_id", letter.broker_message_id, _text(letter.broker_message_id)),
         body=kept("body", letter.body, letter.body if isinstance(letter.body, bytes) else _bytes(letter.body)),
