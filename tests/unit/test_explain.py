@@ -225,3 +225,23 @@ def test_what_nothing_is_known_of_is_what_its_failure_is_where_a_person_is_asked
     known, unknown = explain(texts, model=Silent())
     assert known["group"] == unknown["group"]
     assert (unknown["cause"], unknown["verdict"]) == ("application_bug", "escalate")
+
+
+@pytest.mark.parametrize("value", ["rate limit", "too many requests", "deadlock detected"])
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("Hat '{}' not found", "missing_data"),
+        ("permission denied for hat '{}' of shop", "auth_failure"),
+        ("Field brim of hat '{}' violates not-null constraint", "malformed_payload"),
+        ('duplicate key value "{}" violates unique constraint "hats_key"', "duplicate"),
+    ],
+)
+def test_nothing_is_sent_again_for_what_a_value_says(text: str, cause: str, value: str) -> None:
+    (answer,) = explain([{"text": text.format(value)}])
+    assert answer["cause"] == cause
+
+
+def test_what_is_quoted_may_be_the_failure() -> None:
+    (answer,) = explain([{"text": "Server error '503 Service Unavailable' for url 'https://hats.example/hats'"}])
+    assert answer["cause"] == "dependency_unavailable"

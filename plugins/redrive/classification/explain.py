@@ -7,6 +7,7 @@ with the lines of its input.
 """
 
 import heapq
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +15,7 @@ from redrive.classification import failure_text, grouping, normalization, route_
 from redrive.classification.cases import LEASE_HINT, MAYBE_LEASE_HINT, ROUTE_HINT, Case, RouteRule
 from redrive.classification.causes import Cause, default_verdict
 from redrive.classification.dress import without_front
-from redrive.classification.grouping import Spot
+from redrive.classification.grouping import BLANK, Spot
 from redrive.classification.learned_model import GUESS, OVERRULES, Model, shipped
 from redrive.classification.rules import Finding, find, find_reason
 from redrive.classification.templates import KnownGroup, Place
@@ -26,6 +27,11 @@ from redrive.message import Header
 TOLD_APART: Final = 50_000
 #: The template of what more there is.
 OVERFLOW: Final = "(too many different failures at once to tell them apart)"
+
+
+# A value in quotes, of a few words, and that there are fields, which quote what they say.
+_QUOTED: Final = re.compile(r"(?<![\w'\"`])(['\"`])[^'\"`\n]{1,40}\1(?![\w'\"`])")
+_FIELD: Final = re.compile(r"[\"'] ?: ?[\"'\[{0-9<]|=[\"']")
 
 
 class Explanation(NamedTuple):
@@ -53,9 +59,20 @@ class Reading(NamedTuple):
 
 
 def finding_of(masked: str) -> Finding | None:
-    """What the table of rules finds in ``masked``, but for what loggers and consumers put in front of it: what a class
-    or a tenant is called says nothing about the failure."""
-    return find(without_front(masked))
+    """What the table of rules finds in ``masked``.
+
+    Not in what loggers and consumers put in front of it: what a class or a tenant is called says nothing about the
+    failure. And nothing is sent again for what a value says, where what is said of it asks for a person: *Hat 'rate
+    limit' not found*.
+    """
+    said = without_front(masked)
+    found = find(said)
+    if found is not None and _goes_by_itself(found.cause) and not _FIELD.search(said):
+        bare = _QUOTED.sub(BLANK, said)
+        itself = find(bare) if bare != said else None
+        if itself is not None and not itself.weak and not _goes_by_itself(itself.cause):
+            return itself
+    return found
 
 
 def explain_cases(
