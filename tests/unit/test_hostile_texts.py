@@ -12,6 +12,8 @@ ALMOST = {
     "attempts": "Msg " + "1" * 24 + "g",
     "settings": "a=b," * 80 + "!",
     "settings of a caller": "level=a;;" * 200,
+    "a list in a field": '{"hats": [' + '"x"    ' * 12 + "!",
+    "a list of numbers in a field": '{"hats": [' + "1" * 40 + "!",
 }
 
 
