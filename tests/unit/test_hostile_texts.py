@@ -14,6 +14,7 @@ ALMOST = {
     "settings of a caller": "level=a;;" * 200,
     "a list in a field": '{"hats": [' + '"x"    ' * 12 + "!",
     "a list of numbers in a field": '{"hats": [' + "1" * 40 + "!",
+    "a list in a printed error": "HatError { hats: (" + "1" * 40 + "!",
 }
 
 
