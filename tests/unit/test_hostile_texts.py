@@ -15,6 +15,7 @@ ALMOST = {
     "a list in a field": '{"hats": [' + '"x"    ' * 12 + "!",
     "a list of numbers in a field": '{"hats": [' + "1" * 40 + "!",
     "a list in a printed error": "HatError { hats: (" + "1" * 40 + "!",
+    "a last line of blanks": "ValueError: x\n" + " " * 8_000 + "!",
 }
 
 
