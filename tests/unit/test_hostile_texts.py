@@ -16,6 +16,7 @@ ALMOST = {
     "a list of numbers in a field": '{"hats": [' + "1" * 40 + "!",
     "a list in a printed error": "HatError { hats: (" + "1" * 40 + "!",
     "a last line of blanks": "ValueError: x\n" + " " * 8_000 + "!",
+    "dots before nothing": "TrackingId:" + "." * 8_000,
 }
 
 

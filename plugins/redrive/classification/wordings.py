@@ -53,7 +53,7 @@ _WORDINGS: Final = tuple(
             r"\1: \3",
         ),
         # Azure: which request it was; and where to read on
-        ("TrackingId:", r"[. ]*\bTrackingId:\S[^\n]*$", ""),
+        ("TrackingId:", r"(?<![. ])[. ]*+\bTrackingId:\S[^\n]*$", ""),
         (
             "://",
             r"[.,;:]? ?(?:[Ff]or (?:more )?(?:information|details|help)\b[^.;\n]{0,40}|[Ss]ee(?: also)?|"
