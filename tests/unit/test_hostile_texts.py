@@ -1,4 +1,4 @@
-"""No text takes long, whatever it is made of: neither those that once did, nor those made of the patterns' own parts."""
+"""No text takes long: neither those that once did, nor those that are made of the patterns' own parts."""
 
 import time
 
@@ -17,6 +17,9 @@ ALMOST = {
     "a list in a printed error": "HatError { hats: (" + "1" * 40 + "!",
     "a last line of blanks": "ValueError: x\n" + " " * 8_000 + "!",
     "dots before nothing": "TrackingId:" + "." * 8_000,
+    "an answer by mail": "{x(550, b'xxx', " * 500,
+    "SQL": "x; SQL [y " * 800,
+    "answers of a search engine": "w[Elasticsearch exception [type=www, reason=]x" * 200,
 }
 
 
