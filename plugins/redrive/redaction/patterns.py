@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from redrive.redaction.masks import MASK_CARD, MASK_CREDENTIALS, MASK_EMAIL
 
 #: From the at sign on; JSON and URLs may spell it otherwise.
-_AT_DOMAIN = re.compile(r"(?:@|\\u0040|%40)(?:[\w-]{1,63}\.){1,8}(?:xn--[\w-]{1,59}|[^\W\d_]{2,63})(?![\w-])")
+_AT_DOMAIN = re.compile(r"(?:@|\\u0040|%40)(?:[\w-]{1,63}\.){1,8}(?:xn--[\w-]{1,59}|[^\W\d_]{2,63}+)(?![^\W\d_])")
 #: What can't be part of the name before it.
 _NOT_IN_NAME = re.compile(r"[\s@<>\"'(),:;\[\]{}|\\=/]")
 _MAX_NAME = 256
+_PREFIXES = frozenset("burfBURF")
 
 
 def without_emails(text: str) -> str:
@@ -17,7 +18,7 @@ def without_emails(text: str) -> str:
     parts, at = [], 0
     for found in _AT_DOMAIN.finditer(text):
         start = found.start()
-        while start > at and found.start() - start < _MAX_NAME and not _NOT_IN_NAME.match(text[start - 1]):
+        while start > at and found.start() - start < _MAX_NAME and _is_of_name(text, start - 1):
             start -= 1
         if start == found.start():
             continue
@@ -25,6 +26,15 @@ def without_emails(text: str) -> str:
         at = found.end()
     parts.append(text[at:])
     return "".join(parts)
+
+
+def _is_of_name(text: str, at: int) -> bool:
+    """Whether the character there may be part of the name in front of an at sign."""
+    if text[at] != "'":
+        return not _NOT_IN_NAME.match(text[at])
+    before = text[max(0, at - 2) : at]  # mary.o'hara; but u'ana is how Python prints a text
+    is_printed = before[-1:] in _PREFIXES and not before[:-1].isalpha()
+    return before[-1:].isalpha() and text[at + 1].isalpha() and not is_printed
 
 
 # What is called a secret by its end, whatever is in front of it: db_password, clientSecret, access-token.
@@ -127,24 +137,39 @@ def _place_of_secret(text: str, found: re.Match[str]) -> tuple[int, int, bool] |
     return start, secret.end(), kind in ("", "{")
 
 
-_DIGITS = re.compile(r"(?<![0-9A-Za-z_.])[0-9]+(?:[ .\u00a0-][0-9]+)*")
+# On a track of a card, a letter stands in front.
+_DIGITS = re.compile(r"(?:(?<![0-9A-Za-z])|(?<=%B))[0-9]+(?:(?:[ \u00a0]{1,2}|[.\t-])[0-9]+)*")
 _GROUP = re.compile(r"[0-9]+")
+#: Digits of a group beside a tab or two blanks: else columns of numbers would be cards.
+_IN_GROUP = range(4, 7)
 
 
 def without_cards(text: str) -> str:
     """``text`` with every number masked that a payment card may have; what is JSON stays JSON."""
     parts, at = [], 0
+    is_json = text.lstrip()[:1] in ("{", "[")
     for run in _DIGITS.finditer(text):
         if len(run[0]) < 13:
             continue
         for start, end in _cards(run[0]):
             start, end = start + run.start(), end + run.start()  # noqa: PLW2901 - from places in the run to places in the text
-            bare = text[:start].rstrip()[-1:] in (":", ",", "[") and text[end : end + 1] in (",", "}", "]", "\n", "\r")
-            quote = '"' if bare and text.lstrip()[:1] in ("{", "[") else ""  # a number of a JSON text: it stays JSON
+            bare = (
+                is_json
+                and text[end : end + 1] in (",", "}", "]", "\n", "\r")
+                and _before(text, start) in (":", ",", "[")
+            )
+            quote = '"' if bare else ""  # a number of a JSON text: it stays JSON
             parts += [text[at:start], quote, MASK_CARD, quote]
             at = end
     parts.append(text[at:])
     return "".join(parts)
+
+
+def _before(text: str, end: int) -> str:
+    """The last character in front of ``end`` that is no blank."""
+    while end and text[end - 1].isspace():
+        end -= 1
+    return text[end - 1 : end]
 
 
 def _cards(run: str) -> Iterable[tuple[int, int]]:
@@ -154,6 +179,8 @@ def _cards(run: str) -> Iterable[tuple[int, int]]:
     while first < len(groups):
         digits, found = "", None
         for last in range(first, min(first + 19, len(groups))):
+            if last > first and not _go_together(run, groups[last - 1], groups[last]):
+                break
             digits += groups[last][0]
             if len(digits) > 19:
                 break
@@ -164,6 +191,12 @@ def _cards(run: str) -> Iterable[tuple[int, int]]:
         else:
             yield groups[first].start(), groups[found].end()
             first = found + 1
+
+
+def _go_together(run: str, one: re.Match[str], following: re.Match[str]) -> bool:
+    """Whether two groups of digits may be of one card."""
+    near = following.start() - one.end() == 1 and run[one.end()] != "\t"
+    return near or (len(one[0]) in _IN_GROUP and len(following[0]) in range(1, 7))
 
 
 def _luhn(digits: str) -> bool:
