@@ -1,11 +1,14 @@
 """No text takes long: neither those that once did, nor those that are made of the patterns' own parts."""
 
+import random
 import time
 
 import pytest
 
+from redrive.classification import similarity
 from redrive.classification.explain import explain
 from redrive.classification.failure_text import MAX_TEXT
+from redrive.classification.template_parts import signature_of
 
 #: What almost matched many times over, by what it was almost.
 ALMOST = {
@@ -35,3 +38,42 @@ def test_what_almost_matches_is_not_slow(name: str) -> None:
     list(explain([{"text": "once for what is read at first"}]))
     text = ALMOST[name][:MAX_TEXT]
     assert min(seconds(text), seconds(f"{text} ")) < 0.3  # a slow case takes seconds
+
+
+SYLLABLES = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in ("lim", "rok", "tas", "nup", "vex", "zor")]
+
+
+def word(number: int) -> str:
+    return SYLLABLES[number % len(SYLLABLES)] + SYLLABLES[number // len(SYLLABLES) % len(SYLLABLES)]
+
+
+def some_words(number: int) -> str:
+    return " ".join(sorted(random.Random(number).sample(SYLLABLES[:24], 12)))
+
+
+#: Templates of one form, of which each is held against the others; the n-th.
+MANY = {
+    "cut frames": lambda n: f"the hat is lost\n  at a.b.{word(n)}" + ("x.y" if n % 2 else "\u2026"),
+    "cut short": lambda n: f"order failed {word(n)} {word(n * 7)}" + (" and no more" if n % 2 else "\u2026"),
+    "in parentheses": lambda n: f"ValueError: the hat could not be put on ({some_words(n)})",
+    "in front": lambda n: f"{some_words(n)}: the hat could not be put on",
+}
+
+
+@pytest.mark.parametrize("form", MANY)
+def test_many_templates_of_one_form_are_told_apart_in_time(form: str) -> None:
+    """What grows with the square of their number takes two seconds and more."""
+    templates = [MANY[form](number) for number in range(8_000)]
+    for template in templates:
+        signature_of(template)
+    started = time.process_time()
+    similarity.clusters(templates)
+    assert time.process_time() - started < 1.2
+
+
+def test_who_says_more_is_found_however_many_say_it() -> None:
+    chance = random.Random(7)
+    some = [chance.sample(SYLLABLES[:10], chance.randrange(8)) for _ in range(700)]
+    sets = {" ".join(words): frozenset(words) for words in some}
+    said = similarity._above(sets)
+    assert said == {value: [one for one in sets if words < sets[one]] for value, words in sets.items()}
