@@ -71,27 +71,38 @@ _NO_SECRET = re.compile(
 _BEGINS = re.compile(r"(?:^|[,;&|({\n\t]) {0,4}$|[-_]$")
 _LOOKED_BACK = 8
 _NO_WORD = re.compile(r"(?=\S{6})(?=[^\s\d]{0,60}\d)(?=[^\sa-z]{0,60}[a-z])", re.ASCII | re.IGNORECASE)
-# What tells by its look, or by what is in front of it, that it is a secret; the first group is kept.
+# What tells by its look, or by what is in front of it, that it is a secret; the first group is kept. Each
+# is looked for where one of its words is in the text.
 _OTHER_SECRETS = tuple(
-    re.compile(pattern, re.ASCII | re.IGNORECASE)
-    for pattern in (
+    (words, re.compile(pattern, re.ASCII | re.IGNORECASE))
+    for words, pattern in (
         # user:password@host
-        r"(://[^\s/?#@:\"'<>\[\]]{0,80}:)(?!\[redacted)[^\s/\"'<>]{1,256}(?=@)",
+        (("://",), r"(://[^\s/?#@:\"'<>\[\]]{0,80}:)(?!\[redacted)[^\s/\"'<>]{1,256}(?=@)"),
         # what a service of the cloud signed; a key in an address
-        r"((?<![a-z])(?:sig|signature)(?:=|%3d)|[?&]key=)(?!\[redacted)[^\s;&,\"'<>]++",
+        (("sig", "key="), r"((?<![a-z])(?:sig|signature)(?:=|%3d)|[?&]key=)(?!\[redacted)[^\s;&,\"'<>]++"),
         # key= something random, not of a row
-        r"((?<![a-z_-])key=)(?=[a-z+/_-]{0,60}\d)(?=[\d+/_-]{0,60}[a-z])[\w+/-]{20,}+={0,2}",
-        r"((?<![a-z])cookie[\"']?:\s{0,4}[\"']?)(?!\[redacted)(?=[\w.-]{1,80}=)[^\n\"']++",
+        (("key=",), r"((?<![a-z_-])key=)(?=[a-z+/_-]{0,60}\d)(?=[\d+/_-]{0,60}[a-z])[\w+/-]{20,}+={0,2}"),
+        (("cookie",), r"((?<![a-z])cookie[\"']?:\s{0,4}[\"']?)(?!\[redacted)(?=[\w.-]{1,80}=)[^\n\"']++"),
         # how one logs in over HTTP
-        r"((?<![a-z]))bearer(?:[ \t]{1,8}|%20|\+)"
-        r"(?:\"[a-z0-9._~+/=-]{12,}+\"|[\"']?(?!auth|cred|token)[a-z0-9._~+/=-]{12,}+)",
-        r"(authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?)(?:basic|digest|apikey|token|key|bearer)(?:[ \t]{1,8}|%20|\+)"
-        r"(?!auth|cred|realm)[a-z0-9._~+/=-]{4,}+",
-        r"((?<![a-z]))basic(?:[ \t]{1,8}|%20|\+)[\"']?(?=[a-z+/]{0,60}(?:[0-9=]|(?-i:[A-Z][a-z][A-Z]|[a-z][A-Z]{2})))"
-        r"[a-z0-9+/_-]{8,}+={0,2}",
+        (
+            ("bearer",),
+            r"((?<![a-z]))bearer(?:[ \t]{1,8}|%20|\+)"
+            r"(?:\"[a-z0-9._~+/=-]{12,}+\"|[\"']?(?!auth|cred|token)[a-z0-9._~+/=-]{12,}+)",
+        ),
+        (
+            ("authorization",),
+            r"(authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?)(?:basic|digest|apikey|token|key|bearer)"
+            r"(?:[ \t]{1,8}|%20|\+)(?!auth|cred|realm)[a-z0-9._~+/=-]{4,}+",
+        ),
+        (
+            ("basic",),
+            r"((?<![a-z]))basic(?:[ \t]{1,8}|%20|\+)[\"']?"
+            r"(?=[a-z+/]{0,60}(?:[0-9=]|(?-i:[A-Z][a-z][A-Z]|[a-z][A-Z]{2})))"
+            r"[a-z0-9+/_-]{8,}+={0,2}",
+        ),
         # a web token; a key in a file
-        r"((?<![\w-]))(?-i:eyJ)[\w-]{16,}+(?:[.][\w-]*+){0,4}",
-        r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)(?!\[redacted)[^-]++",
+        (("eyj",), r"((?<![\w-]))(?-i:eyJ)[\w-]{16,}+(?:[.][\w-]*+){0,4}"),
+        (("private key",), r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)(?!\[redacted)[^-]++"),
     )
 )
 
@@ -99,8 +110,10 @@ _OTHER_SECRETS = tuple(
 def without_credentials(text: str) -> str:
     """``text`` with every bearer token masked, what stands behind ``password=`` and the like, and passwords of
     addresses; what is JSON stays JSON."""
-    for pattern in _OTHER_SECRETS:
-        text = pattern.sub(rf"\1{MASK_CREDENTIALS}", text)
+    lower = text.lower()
+    for words, pattern in _OTHER_SECRETS:
+        if any(word in lower for word in words):
+            text = pattern.sub(rf"\1{MASK_CREDENTIALS}", text)
     parts, at = [], 0
     for found in _NAMED.finditer(text):
         if found.start() < at or (place := _place_of_secret(text, found)) is None:
