@@ -78,6 +78,12 @@ def test_envelopes_in_the_body(body: object, text: str) -> None:
     assert pick([], json.dumps(body).encode()).text == text
 
 
+@pytest.mark.parametrize("number", ["9" * 5_000, "-" + "9" * 5_000, "9" * 5_000 + ".5", "1e999999", "0.1"])
+def test_no_number_hides_what_a_body_says(number: str) -> None:
+    body = f'{{"error": {{"message": "hat lost", "code": {number}}}, "n": {number}}}'
+    assert pick([], body.encode()).text == "hat lost"
+
+
 @pytest.mark.parametrize(
     "body",
     [

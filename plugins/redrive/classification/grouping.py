@@ -197,7 +197,8 @@ MASKS: tuple[Mask, ...] = (
     ),
     Mask(
         "source path",
-        _PATH_START + r"(?:" + _SEGMENT + r"++[/\\]{1,2}+)*+"
+        # No more directories than this: between doubled slashes a path begins at each of them.
+        _PATH_START + r"(?:" + _SEGMENT + r"++[/\\]{1,2}+){0,40}+"
         r"(?=[A-Za-z0-9_-]{1,60}+(?:[.][A-Za-z0-9_-]{1,20}){0,2}?[.]" + _SOURCE + r")",
         "<path>/",
         (_SLASHES,),

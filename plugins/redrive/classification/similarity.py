@@ -6,7 +6,7 @@ where two of them have different parts of one kind, that kind tells, and who lac
 one that goes on, as long as all that go on are one.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -39,6 +39,8 @@ LEFT_OUT: Final = 4
 MOST_VALUES: Final = 2
 #: So many of a text of which the last word may have been cut.
 AT_LENGTH: Final = 8
+#: From so many values on with a word, sets of them are held against each other, not one by one.
+_MANY: Final = 64
 _NAMES: Final = frozenset(WORDS["names"])
 _Key = TypeVar("_Key", bound=tuple[str, ...])
 
@@ -49,11 +51,10 @@ def clusters(templates: Iterable[str]) -> dict[str, tuple[str, ...]]:
     frames: dict[str, set[str]] = {}
     for one in signatures.values():
         frames.setdefault(one.parts.core, set()).add(one.frame)
+    whole = {core: sorted(frame for frame in some if not frame.endswith(CUT)) for core, some in frames.items()}
     by_core: dict[tuple[str, str], list[tuple[str, Parts]]] = {}
     for template, one in signatures.items():
-        by_core.setdefault((_whole(one.frame, frames[one.parts.core]), one.parts.core), []).append(
-            (template, one.parts)
-        )
+        by_core.setdefault((_whole(one.frame, whole[one.parts.core]), one.parts.core), []).append((template, one.parts))
     into = _longer(signatures, by_core) | _cut_short(by_core) | _with_fewer_codes(by_core)
     for key in sorted(into):
         if (to := _end_of(key, into)) != key:
@@ -253,12 +254,17 @@ def fullest(templates: Iterable[str]) -> str:
     return min(templates, key=lambda one: (-sum(len(part) for part in signature_of(one).parts), one))
 
 
-def _whole(frame: str, frames: set[str]) -> str:
-    """A frame whose end was cut off is the only one that begins so."""
-    if not frame.endswith("\u2026"):
-        return frame
-    fitting = [other for other in frames if not other.endswith("\u2026") and other.startswith(frame[:-1])]
-    return fitting[0] if len(fitting) == 1 else frame
+def _whole(frame: str, whole: Sequence[str]) -> str:
+    """A frame whose end was cut off is the only one of the ``whole`` that begins so."""
+    only = _only_one_with(frame[:-1], whole) if frame.endswith(CUT) else None
+    return frame if only is None else only
+
+
+def _only_one_with(beginning: str, ordered: Sequence[str]) -> str | None:
+    """The only one of ``ordered`` texts with that beginning; None where there is none or more."""
+    at = bisect_left(ordered, beginning)
+    fitting = [one for one in ordered[at : at + 2] if one.startswith(beginning)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _longer(
@@ -315,23 +321,24 @@ def _cut_short(
     by_core: Mapping[tuple[str, str], Sequence[tuple[str, Parts]]],
 ) -> dict[tuple[str, str], tuple[str, str]]:
     """Cores that were cut short, and the only one that begins so."""
-    whole: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    whole: dict[tuple[str, str], list[str]] = {}
     cut: list[tuple[str, str]] = []
     for key, members in by_core.items():
         if all(template.partition(FRAME)[0].endswith(CUT) for template, _ in members):
             cut.append(key)
         else:
             words = key[1].split()[:MIN_WORDS]
-            whole.setdefault((key[0], " ".join(words)), []).append(key)
+            whole.setdefault((key[0], " ".join(words)), []).append(key[1])
+    for cores in whole.values():
+        cores.sort()
     into = {}
     for key in cut:
         words = key[1].split()
         if len(words) <= MIN_WORDS:
             continue
-        begun = " ".join(words)
-        fitting = [to for to in whole.get((key[0], " ".join(words[:MIN_WORDS])), ()) if to[1].startswith(begun)]
-        if len(fitting) == 1:
-            into[key] = fitting[0]
+        core = _only_one_with(" ".join(words), whole.get((key[0], " ".join(words[:MIN_WORDS])), ()))
+        if core is not None:
+            into[key] = key[0], core
     return into
 
 
@@ -375,13 +382,43 @@ def _telling(values: set[str], cut: Collection[str], *, is_in_front: bool = Fals
 
 
 def _above(sets: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
-    """By value those that say all that it says and more. Each is held against those only that have its rarest word."""
+    """By value those that say all that it says and more. Each is held against those only that have its rarest word;
+    where that is in many, against those only that have all of its words."""
     having = _by_word(sets)
+    values = list(sets)
+    numbers = {value: number for number, value in enumerate(values)}
+    masks: dict[str, int] = {}
     found: dict[str, list[str]] = {}
     for value, words in sets.items():
-        others = min((having[word] for word in words), key=len, default=list(sets))
+        rarest = min(words, key=lambda word: (len(having[word]), word), default=None)
+        others = values if rarest is None else having[rarest]
+        if words and len(others) > _MANY:
+            every = -1
+            for word in words:
+                if word not in masks:
+                    masks[word] = _mask_of(numbers[one] for one in having[word])
+                every &= masks[word]
+            others = [values[number] for number in _numbers_in(every)]
         found[value] = [other for other in others if words < sets[other]]
     return found
+
+
+def _mask_of(numbers: Iterable[int]) -> int:
+    """An integer with these bits."""
+    digits = bytearray()
+    for number in numbers:
+        if number >> 3 >= len(digits):
+            digits.extend(bytes((number >> 3) + 1 - len(digits)))
+        digits[number >> 3] |= 1 << (number & 7)
+    return int.from_bytes(digits, "little")
+
+
+def _numbers_in(mask: int) -> Iterable[int]:
+    """The bits of an integer, in their order."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
 
 
 def _by_word(sets: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:

@@ -115,6 +115,8 @@ def _place(frame: str) -> str:
 
 
 _CUT = re.compile(r" ?(?:\[truncated\]|\u2026|[.]{3})\s*$")
+#: Lines that only say that a text was cut, or nothing.
+_NOTHING_MORE: Final = frozenset(["", "[truncated]", "\u2026", "..."])
 _PANIC = re.compile(
     r"thread '[^'\n]{0,60}' panicked at (?:'(?P<old>[^\n]{1,400})', )?"
     r"(?P<file>[^\s:]{1,200}[.]rs)(?::[^\s:]+)*:?(?:\n(?P<new>[^\n]{1,400}))?"
@@ -151,7 +153,7 @@ class Trace:
         self._empty = {number for number, line in enumerate(lines) if not line.strip()}
         end = len(lines) - 1
         self._cut = bool(_CUT.search(lines[-1]))
-        while end and re.fullmatch(r"\s*(?:\[truncated\]|\u2026|[.]{3})?\s*", lines[end]):
+        while end and lines[end].strip() in _NOTHING_MORE:
             end -= 1
         if (
             lines[end].lstrip().startswith("at ")

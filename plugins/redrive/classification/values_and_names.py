@@ -79,7 +79,7 @@ _CALLED_CODES = ("错误", "错误码", "代码", "状态码", "状态", "异常
 _CALLED_NAMES = tuple(WORDS["names_in_scripts"])
 _LONGEST_NAME = 60
 _SMALL_NUMBER = re.compile(
-    r"[A-Za-z]{2,}[a-z_-]*[0-9]{1,3}|[a-z][0-9]|[0-9]{2}[a-f]|[a-z]+[0-9]{1,2}[a-z]+|[A-Z][A-Z]?[0-9][a-z]*|"
+    r"[A-Za-z]{2,}+[a-z_-]*+[0-9]{1,3}|[a-z][0-9]|[0-9]{2}[a-f]|[a-z]+[0-9]{1,2}[a-z]+|[A-Z][A-Z]?[0-9][a-z]*|"
     r"(?:utf|UTF|iso|ISO|sha|SHA|rfc|RFC)-?[0-9]{1,5}(?:-[0-9]{1,2})?"
 )
 _NUMBERED = re.compile(r"(?P<name>[A-Za-z]{3,40})(?:_-?<\*>)+")

@@ -24,7 +24,7 @@ _WORDINGS: Final = tuple(
     for literal, pattern, replacement in (
         (
             "An error occurred (",
-            r"(?:(?:[\w.]{1,120}): )?An error occurred \(([\w.]{1,80})\) when calling the \w{1,60} operation"
+            r"(?:(?<![\w.])[\w.]{1,120}+: )?An error occurred \(([\w.]{1,80})\) when calling the \w{1,60} operation"
             r"(?: \([^()\n]{0,60}\))?: ",
             r"\1: ",
         ),
@@ -44,7 +44,8 @@ _WORDINGS: Final = tuple(
         # Elasticsearch and OpenSearch: what their clients print of an answer
         (
             " exception [type=",
-            r"(?:\w{1,60}\[)?(?:Elasticsearch|OpenSearch) exception \[type=(\w{3,80}), reason=(.{1,1500}?)\]{1,3}$",
+            r"(?:\w{1,60}\[)?(?:Elasticsearch|OpenSearch) exception \[type=(\w{3,80}), reason="
+            r"(?=.{2,1503}+$)(.{1,1500}?)\]{1,3}$",
             r"\1: \2",
         ),
         (
@@ -53,7 +54,7 @@ _WORDINGS: Final = tuple(
             r"\1: \3",
         ),
         # Azure: which request it was; and where to read on
-        ("TrackingId:", r"[. ]*\bTrackingId:\S[^\n]*$", ""),
+        ("TrackingId:", r"(?<![. ])[. ]*+\bTrackingId:\S[^\n]*$", ""),
         (
             "://",
             r"[.,;:]? ?(?:[Ff]or (?:more )?(?:information|details|help)\b[^.;\n]{0,40}|[Ss]ee(?: also)?|"
@@ -72,7 +73,8 @@ _WORDINGS: Final = tuple(
         # Python's SMTP client prints the answer as a tuple, ODBC its layers, a MongoDB server the whole command
         (
             ", b'",
-            r"\{?[^{}()\n]{0,120}\(((?:[0-9]{3})|<\*>), b'([^\n]{3,1000}?)(?:'(?:, [^)\n]{0,80})?\)?\}?)?$",
+            r"(?:\{?(?<![^{}()\n])[^{}()\n]{0,120}+)?\(((?:[0-9]{3})|<\*>), b'"
+            r"(?=.{3,1100}+$)([^\n]{3,1000}?)(?:'(?:, [^)\n]{0,80})?\)?\}?)?$",
             r"\1 \2",
         ),
         (
@@ -146,7 +148,7 @@ _WORDINGS: Final = tuple(
         ("HTTPDriver for ", r"HTTPDriver for [^ ]{1,200} returned response code [^ ]{1,8}[ ;]{0,3}", ""),
         ("(version ", r" ?\(version [^\n]{1,60}$", ""),
         # jOOQ and Spring put the statement in front, gRPC its status
-        ("SQL [", r"(?:\w{1,40}; )?SQL \[[^\n]{1,2000}?\]; (?=[^ ])", ""),
+        ("SQL [", r"(?:\w{1,40}; )?SQL \[(?:(?!SQL \[)[^\n]){1,2000}?\]; (?=[^ ])", ""),
         ("rpc error: ", r"rpc error: code = \w{1,40} desc = (?=[^ ]+ [^ ]+ )", ""),
         # Postgrex, SQL Server: the state, and what was done
         ("ERROR ", r"ERROR (?:[0-9A-Z]{5}|<\*>) \(\w{3,60}\) (?=[a-z])", ""),
@@ -226,7 +228,7 @@ _WORDINGS: Final = tuple(
         ),
         ("$JS.EVENT.", r"\$JS[.]EVENT[.]ADVISORY[.](?:CONSUMER|STREAM)[.](\w{3,40})[.][^ \n]{1,200}", r"advisory \1"),
         # .NET: of what a generic exception is, and a generic type
-        ("`", r"`(?:[0-9]|<\*>)\[[\w., `<*>]{1,200}\](?=:)", ""),
+        ("`", r"`(?:[0-9]|<\*>)\[[\w., `<*>]{1,200}+\](?=:)", ""),
         ("`", r"`(?:[0-9]|<\*>)\[{1,2}([\w.]{1,120})[^\]\n]{0,200}\]{1,2}", r" of \1"),
         # PostgreSQL: for whom the last connections are kept
         (
@@ -324,7 +326,7 @@ _WORDINGS: Final = tuple(
         (
             "RPC that terminated with",
             r"(?:[\w.]{1,80}: )?<\w{0,40}RpcError of RPC that terminated with: ; status = StatusCode[.](\w{2,30})"
-            r" ; details = ([\"'])([^\n]{3,1500}?)\2(?: ;.*|>?)$",
+            r" ; details = ([\"'])((?:(?!RPC that)[^\n]){3,1500}?)\2(?: ;.*|>?)$",
             r"\1: \3",
         ),
         ("RpcError: <", r"[\w.]{0,60}RpcError: <[^\n]{0,200}", "RpcError"),

@@ -2,15 +2,15 @@
 
 import re
 from collections.abc import Iterable
-from functools import partial
 
 from redrive.redaction.masks import MASK_CARD, MASK_CREDENTIALS, MASK_EMAIL
 
 #: From the at sign on; JSON and URLs may spell it otherwise.
-_AT_DOMAIN = re.compile(r"(?:@|\\u0040|%40)(?:[\w-]{1,63}\.){1,8}(?:xn--[\w-]{1,59}|[^\W\d_]{2,63})(?![\w-])")
+_AT_DOMAIN = re.compile(r"(?:@|\\u0040|%40)(?:[\w-]{1,63}\.){1,8}(?:xn--[\w-]{1,59}|[^\W\d_]{2,63}+)(?![^\W\d_])")
 #: What can't be part of the name before it.
 _NOT_IN_NAME = re.compile(r"[\s@<>\"'(),:;\[\]{}|\\=/]")
 _MAX_NAME = 256
+_PREFIXES = frozenset("burfBURF")
 
 
 def without_emails(text: str) -> str:
@@ -18,7 +18,7 @@ def without_emails(text: str) -> str:
     parts, at = [], 0
     for found in _AT_DOMAIN.finditer(text):
         start = found.start()
-        while start > at and found.start() - start < _MAX_NAME and not _NOT_IN_NAME.match(text[start - 1]):
+        while start > at and found.start() - start < _MAX_NAME and _is_of_name(text, start - 1):
             start -= 1
         if start == found.start():
             continue
@@ -28,30 +28,161 @@ def without_emails(text: str) -> str:
     return "".join(parts)
 
 
-_CREDENTIALS = re.compile(
-    r"(?<![a-z])(?:bearer|basic) [a-z0-9._~+/=-]{12,}+|(?<=ord=|swd=|pwd=|ret=|key=|ken=)[^ \t\n;&,\"']++",
+def _is_of_name(text: str, at: int) -> bool:
+    """Whether the character there may be part of the name in front of an at sign."""
+    if text[at] != "'":
+        return not _NOT_IN_NAME.match(text[at])
+    before = text[max(0, at - 2) : at]  # mary.o'hara; but u'ana is how Python prints a text
+    is_printed = before[-1:] in _PREFIXES and not before[:-1].isalpha()
+    return before[-1:].isalpha() and text[at + 1].isalpha() and not is_printed
+
+
+# What is called a secret by its end, whatever is in front of it: db_password, clientSecret, access-token.
+_NAMED = re.compile(
+    r"(?P<element><[\w:.-]{0,60}?)?"
+    r"(?:passw(?:or)?d|passwort|passphrase|passcode|pwd|secret|(?<!unexpected )token|"
+    r"(?P<may_be_none>credentials?|(?<!by)(?<!com)(?<!tres)pass)|(?P<key>(?:api|access|account|admin|app|auth|client|encryption|functions|license|master|private|"
+    r"secret|secret[-_ ]?access|session|shared|shared[-_ ]?access|signing|storage|subscription)[-_ ]?key))"
+    r"(?P<quote>\\{0,7}[\"'])?(?:\s{0,4}(?P<sign>==?>?|%3d|:(?!:)=?)\s{0,4}|(?P<end>>))",
     re.ASCII | re.IGNORECASE,
 )
-#: A text with every bearer token masked, and what stands behind ``password=`` and the like.
-without_credentials = partial(_CREDENTIALS.sub, MASK_CREDENTIALS)
-_DIGITS = re.compile(r"(?<![0-9A-Za-z_.])[0-9]+(?:[ .\u00a0-][0-9]+)*")
+_OPENING = re.compile(r"\\{0,7}[\"']|")
+# In quotes up to where they are closed; else up to a blank, or to what begins something else.
+_SECRETS = {
+    '"': re.compile(r"(?:[^\"\\\n]|\\.)*+"),
+    "'": re.compile(r"(?:[^'\\\n]|\\.)*+"),
+    "\\": re.compile(r"[^\"'\\\n]*+"),  # within a text in quotes
+    "{": re.compile(r"\{[^{}\n]{1,200}\}(?=[;\s]|$)"),
+    "": re.compile(
+        r"(?:[^\s\"'\\;,&<:.)\]}]|\\(?![\"'nrt])|<(?!/)|[,&](?!\s|$|[\w.-]{1,40}+=)|[:.)\]}](?![\s,;:.)\]}]|$))++",
+        re.ASCII,
+    ),
+}
+# Said in a secret's place about it, or where it is, but none itself.
+_NO_SECRET = re.compile(
+    r"(?:null|none|nil|undefined|true|false|yes|no|not|missing|required|empty|blank|unset|(?:in)?valid|expired|wrong|"
+    r"incorrect|unknown|denied|rejected|refused|failed|mismatch|(?:may|must|can|should|does|could)(?:n.t|not)?|is|are|"
+    r"was|were|has|have|too|at (?:least|most)|this (?:field|value)|value|field|string|str|length|min|max|minimum|"
+    r"maximum|expected|unexpected|unauthorized|forbidden|please|error|eof|timeout|connection|context)(?![\w@#$%*+=!-])"
+    r"|/(?:home|var|usr|app|opt|tmp|srv|root|run|etc|mnt)/|projects/|arn:|https?://|\[redacted[ \]]",
+    re.ASCII | re.IGNORECASE,
+)
+# What begins a field of its own.
+_BEGINS = re.compile(r"(?:^|[,;&|({\n\t]) {0,4}$|[-_]$")
+_LOOKED_BACK = 8
+_NO_WORD = re.compile(r"(?=\S{6})(?=[^\s\d]{0,60}\d)(?=[^\sa-z]{0,60}[a-z])", re.ASCII | re.IGNORECASE)
+# What tells by its look, or by what is in front of it, that it is a secret; the first group is kept. Each
+# is looked for where one of its words is in the text.
+_OTHER_SECRETS = tuple(
+    (words, re.compile(pattern, re.ASCII | re.IGNORECASE))
+    for words, pattern in (
+        # user:password@host
+        (("://",), r"(://[^\s/?#@:\"'<>\[\]]{0,80}:)(?!\[redacted)[^\s/\"'<>]{1,256}(?=@)"),
+        # what a service of the cloud signed; a key in an address
+        (("sig", "key="), r"((?<![a-z])(?:sig|signature)(?:=|%3d)|[?&]key=)(?!\[redacted)[^\s;&,\"'<>]++"),
+        # key= something random, not of a row
+        (("key=",), r"((?<![a-z_-])key=)(?=[a-z+/_-]{0,60}\d)(?=[\d+/_-]{0,60}[a-z])[\w+/-]{20,}+={0,2}"),
+        (("cookie",), r"((?<![a-z])cookie[\"']?:\s{0,4}[\"']?)(?!\[redacted)(?=[\w.-]{1,80}=)[^\n\"']++"),
+        # how one logs in over HTTP
+        (
+            ("bearer",),
+            r"((?<![a-z]))bearer(?:[ \t]{1,8}|%20|\+)"
+            r"(?:\"[a-z0-9._~+/=-]{12,}+\"|[\"']?(?!auth|cred|token)[a-z0-9._~+/=-]{12,}+)",
+        ),
+        (
+            ("authorization",),
+            r"(authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?)(?:basic|digest|apikey|token|key|bearer)"
+            r"(?:[ \t]{1,8}|%20|\+)(?!auth|cred|realm)[a-z0-9._~+/=-]{4,}+",
+        ),
+        (
+            ("basic",),
+            r"((?<![a-z]))basic(?:[ \t]{1,8}|%20|\+)[\"']?"
+            r"(?=[a-z+/]{0,60}(?:[0-9=]|(?-i:[A-Z][a-z][A-Z]|[a-z][A-Z]{2})))"
+            r"[a-z0-9+/_-]{8,}+={0,2}",
+        ),
+        # a web token; a key in a file
+        (("eyj",), r"((?<![\w-]))(?-i:eyJ)[\w-]{16,}+(?:[.][\w-]*+){0,4}"),
+        (("private key",), r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)(?!\[redacted)[^-]++"),
+    )
+)
+
+
+def without_credentials(text: str) -> str:
+    """``text`` with every bearer token masked, what stands behind ``password=`` and the like, and passwords of
+    addresses; what is JSON stays JSON."""
+    lower = text.lower()
+    for words, pattern in _OTHER_SECRETS:
+        if any(word in lower for word in words):
+            text = pattern.sub(rf"\1{MASK_CREDENTIALS}", text)
+    parts, at = [], 0
+    for found in _NAMED.finditer(text):
+        if found.start() < at or (place := _place_of_secret(text, found)) is None:
+            continue
+        start, end, is_bare = place
+        quote = found["quote"] if is_bare and found["quote"] else ""  # a number of a JSON text: it stays JSON
+        parts += [text[at:start], quote, MASK_CREDENTIALS, quote]
+        at = end
+    parts.append(text[at:])
+    return "".join(parts)
+
+
+def _place_of_secret(text: str, found: re.Match[str]) -> tuple[int, int, bool] | None:
+    """Where the secret is whose name was ``found``, and whether without quotes; None where none is told."""
+    at = found.end()
+    if found["end"]:  # <password>
+        end = text.find("<", at) if found["element"] else -1
+        return (at, end, False) if at < end and text.startswith("</", end) else None
+    opening = _OPENING.match(text, at)
+    start = opening.end() if opening else at
+    if _NO_SECRET.match(text, start):
+        return None
+    kind = text[at:start][:1]
+    if not kind and text[start : start + 1] in ("[", "{"):
+        kind = "{" if found["sign"] == "=" and text[start] == "{" else "["
+    if not kind and found["sign"][0] == ":" and not (found["quote"] or found["key"]):
+        # In prose what was wrong with it may follow: failed to read the token: unexpected end
+        before = text[max(0, found.start() - _LOOKED_BACK) : found.start()]
+        if not ((not found["may_be_none"] and _BEGINS.search(before)) or _NO_WORD.match(text, start)):
+            return None
+    secret = _SECRETS[kind].match(text, start) if kind in _SECRETS else None
+    if secret is None or not secret[0]:
+        return None
+    return start, secret.end(), kind in ("", "{")
+
+
+# On a track of a card, a letter stands in front.
+_DIGITS = re.compile(r"(?:(?<![0-9A-Za-z])|(?<=%B))[0-9]+(?:(?:[ \u00a0]{1,2}|[.\t-])[0-9]+)*")
 _GROUP = re.compile(r"[0-9]+")
+#: Digits of a group beside a tab or two blanks: else columns of numbers would be cards.
+_IN_GROUP = range(4, 7)
 
 
 def without_cards(text: str) -> str:
     """``text`` with every number masked that a payment card may have; what is JSON stays JSON."""
     parts, at = [], 0
+    is_json = text.lstrip()[:1] in ("{", "[")
     for run in _DIGITS.finditer(text):
         if len(run[0]) < 13:
             continue
         for start, end in _cards(run[0]):
             start, end = start + run.start(), end + run.start()  # noqa: PLW2901 - from places in the run to places in the text
-            bare = text[:start].rstrip()[-1:] in (":", ",", "[") and text[end : end + 1] in (",", "}", "]", "\n", "\r")
-            quote = '"' if bare and text.lstrip()[:1] in ("{", "[") else ""  # a number of a JSON text: it stays JSON
+            bare = (
+                is_json
+                and text[end : end + 1] in (",", "}", "]", "\n", "\r")
+                and _before(text, start) in (":", ",", "[")
+            )
+            quote = '"' if bare else ""  # a number of a JSON text: it stays JSON
             parts += [text[at:start], quote, MASK_CARD, quote]
             at = end
     parts.append(text[at:])
     return "".join(parts)
+
+
+def _before(text: str, end: int) -> str:
+    """The last character in front of ``end`` that is no blank."""
+    while end and text[end - 1].isspace():
+        end -= 1
+    return text[end - 1 : end]
 
 
 def _cards(run: str) -> Iterable[tuple[int, int]]:
@@ -61,6 +192,8 @@ def _cards(run: str) -> Iterable[tuple[int, int]]:
     while first < len(groups):
         digits, found = "", None
         for last in range(first, min(first + 19, len(groups))):
+            if last > first and not _go_together(run, groups[last - 1], groups[last]):
+                break
             digits += groups[last][0]
             if len(digits) > 19:
                 break
@@ -71,6 +204,12 @@ def _cards(run: str) -> Iterable[tuple[int, int]]:
         else:
             yield groups[first].start(), groups[found].end()
             first = found + 1
+
+
+def _go_together(run: str, one: re.Match[str], following: re.Match[str]) -> bool:
+    """Whether two groups of digits may be of one card."""
+    near = following.start() - one.end() == 1 and run[one.end()] != "\t"
+    return near or (len(one[0]) in _IN_GROUP and len(following[0]) in range(1, 7))
 
 
 def _luhn(digits: str) -> bool:

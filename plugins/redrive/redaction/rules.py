@@ -43,12 +43,12 @@ class Redactor:
         """``text`` with everything masked that the rules name, but headers, which only :meth:`header` knows."""
         if self._paths:
             text = self._by_path(text, 0)
+        if self._credentials:  # first: a password in front of a host looks like a mail address
+            text = patterns.without_credentials(text)
         if self._email and ("@" in text or "0040" in text or "%40" in text):
             text = patterns.without_emails(text)
         if self._card:
             text = patterns.without_cards(text)
-        if self._credentials:
-            text = patterns.without_credentials(text)
         return text
 
     def header(self, name: str, value: str) -> str:
