@@ -5,6 +5,7 @@ at the beginning of a masked text, as long as something is left, and as often as
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from redrive.classification.values_and_names import PLAIN_WORD, is_of_consumer
@@ -200,7 +201,10 @@ _PIECES: Final = (
     (r"[|] *", 0),
     (r"[^\s|]{1,60} {1,20}\| (?=[^ ])", 0),
 )
-_FRONT: Final = tuple(re.compile(pattern, flags) for pattern, flags in (*_LINES, *_CONSUMERS, *_PIECES))
+_ALL: Final = (*_LINES, *_CONSUMERS, *_PIECES)
+_FRONT: Final = tuple(re.compile(pattern, flags) for pattern, flags in _ALL)
+#: Any of them: by far the most texts begin with none, and one expression says so several times as fast as a hundred.
+_ANY: Final = re.compile("|".join(f"(?i:{pattern})" if flags else f"(?:{pattern})" for pattern, flags in _ALL))
 # , giving up after <*> attempts; - retrying in <*>s; (moved to the dead letter queue)
 _END = re.compile(
     r"(?:[,;.]? ?(?:[-\u2013\u2014] ?)?| ?[(\[])"
@@ -210,6 +214,7 @@ _END = re.compile(
     re.I,
 )
 _LONGEST_END: Final = 90
+_ENDINGS: Final = ("giving up", "gave up", "retr", "dlq", "dead")
 #: Words that have to be left before such an end.
 _LEFT: Final = 3
 _CLAUSE = re.compile(r"([^:\n\"'(){}=]{3,120}?)(?: \(<\*>[^()\n]{0,30}\))?(?:: | - )(?=[^ ])")
@@ -234,6 +239,7 @@ _TWO_LETTERS_OF_WORDS = re.compile(r"\b[^\W\d_]{2,}")
 _TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
 
 
+@lru_cache(maxsize=4)  # a text is asked for its cause and for its template
 def without_front(text: str) -> str:
     """``text`` without what loggers, retries and consumers put in front of it, as long as something is left."""
     for _ in range(_MAX_FRONT):
@@ -246,7 +252,8 @@ def without_front(text: str) -> str:
 
 def without_end(text: str) -> str:
     """``text`` without what consumers and retries say at its end, as long as enough is left."""
-    match = _END.search(text, max(0, len(text) - _LONGEST_END))
+    end = text[-_LONGEST_END:].lower()
+    match = _END.search(text, max(0, len(text) - _LONGEST_END)) if any(map(end.__contains__, _ENDINGS)) else None
     if match is None or len(_TWO_LETTERS_OF_WORDS.findall(text[: match.start()])) < _LEFT:
         return text
     return text[: match.start()]
@@ -289,7 +296,7 @@ def _closed(text: str) -> int:
 
 def _end_of_front(text: str) -> int:
     """Where the first thing in front ends; 0 where there is none, or nothing behind it."""
-    for pattern in _FRONT:
+    for pattern in _FRONT if _ANY.match(text) else ():
         match = pattern.match(text)
         if match is not None and match.end() and _TWO_LETTERS.search(text, match.end()):
             return match.end()

@@ -345,6 +345,7 @@ _NOUN_SHOUTED = re.compile(r"(?<![^\W_])([^\W\d_]{2,20}) (?:[A-Z][A-Z0-9]{1,11}|
 _NOUNS = frozenset(WORDS["nouns"])
 _COUNTRY = re.compile(rf"(?<![^\W])(to|in|from|for|into) (?!(?:{any_of('no_countries')})\b)[A-Z]{{2}}(?![\w-])")
 # on ward EE, in tablespace USERS: what one of many things is called, unless its kind names what is broken
+_BEFORE_CAPITALS = re.compile(r"[a-z] [A-Z]{2}")
 _ONE_OF_A_KIND = re.compile(
     rf"(?<![^\W_])((?:in|on|of|at|to|from|for|by|with) (?:the )?"
     rf"(?!(?:{any_of('names')}|{any_of('of_failures')}|{any_of('stop')}|state|"
@@ -439,7 +440,9 @@ def phrase(text: str) -> str:
     text = _without_companies(text)
     text = _NAMED.sub(_person, _TITLED.sub(BLANK, text))
     text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, _OF_NOUN.sub(r"\1 <*>", _network(text))))
-    text = _ONE_OF_A_KIND.sub(_of_a_kind, _with_values_told(_unasked(_in_one_script(text))))
+    text = _with_values_told(_unasked(_in_one_script(text)))
+    if _BEFORE_CAPITALS.search(text):
+        text = _ONE_OF_A_KIND.sub(_of_a_kind, text)
     if ": " in text or "=" in text:
         text = _LISTED_LAST.sub(r"\1 <*>", _LISTED.sub(r"\1 <*>", text))
         if len(_CLAUSE.findall(text)) > 1:

@@ -302,11 +302,14 @@ _WORDINGS: Final = tuple(
         ("MQRC_", r"^[^\n]*?\b(MQRC_[A-Z_]{3,60})\b[^\n]*$", r"reason \1"),
         ("ESME_R", r"^[^\n]*?\b(ESME_R[A-Z]{3,30})\b[^\n]*$", r"status \1"),
         # ISO 20022: so does the reason of a status; and SWIFT: the code behind which a message was refused
-        (
-            "",
-            r"^(?=[^\n]*\b(?:pain|pacs|camt|RJCT|SEPA)\b)[^\n]*?\b((?:AB|AC|AG|AM|BE|DS|DT|ED|FF|MD|MS|RC|RR|SL|TM)[0-9]{2})\b"
-            r"[^\n]*$",
-            r"status reason \1",
+        *(
+            (
+                form,
+                rf"^(?=[^\n]*?\b{form}\b)[^\n]*?"
+                r"\b((?:AB|AC|AG|AM|BE|DS|DT|ED|FF|MD|MS|RC|RR|SL|TM)[0-9]{2})\b[^\n]*$",
+                r"status reason \1",
+            )
+            for form in ("pain", "pacs", "camt", "RJCT", "SEPA")
         ),
         ("{<*>:", r"\{<\*>:([A-Z][0-9]{2})\}+", r" (code \1) "),
         # AWS: of which kind the policy is that is missing
