@@ -25,10 +25,10 @@ WILDCARD: Final = "<*>"
 
 #: From so many different words in one place on, the place is a value.
 MANY_WORDS: Final = 5
-#: Where a word in front says that the place names what is broken, it is one from so many on: nothing is broken in so
-#: many ways at once, but whoever asked for it.
-MANY_NAMES: Final = 12
-#: Templates with fewer words than this say too little to be joined; where there are as many as of names, with one less.
+#: Where a word in front says that the place names a part of a program, it is a value from so many on: not so many
+#: modules are broken at once, but what loads them. Columns, fields and codes are apart however many there are.
+MANY_PARTS: Final = 12
+#: Templates with fewer words than this say too little to be joined; with one less, where there are as many.
 MIN_WORDS: Final = 3
 #: A value has so many tokens at most where it is told by its place.
 LONGEST_VALUE: Final = 6
@@ -92,6 +92,7 @@ _IN_VALUES: Final = frozenset(["'", "-", "&", "<*>"])
 # An index and a key may be data; the others keep what looks like an id.
 _OF_TABLES: Final = frozenset(["index", "key"])
 _KINDS: Final = _NAMES - _OF_TABLES
+_OF_PROGRAMS: Final = frozenset(["module", "package", "extension", "function", "class", "service"])
 _TELLING_WORDS: Final = _NAMES | frozenset(WORDS["tells"])
 _QUOTES: Final = ("'", "'")
 
@@ -348,10 +349,15 @@ def _joined(clusters: list[tuple[Tokens, list[Tokens]]]) -> list[tuple[Tokens, l
 
 def _least(skeleton: Tokens, at: int) -> int:
     """How many words there have to be at a place for it to hold a value."""
-    is_plain = _words_in(skeleton) >= MIN_WORDS and not (
-        _follows(skeleton, at, _NAMES) or _is_named_behind(skeleton, at)
-    )
-    return MANY_WORDS if is_plain else MANY_NAMES
+    is_plain = _words_in(skeleton) >= MIN_WORDS and not _follows(skeleton, at, _OF_PROGRAMS)
+    return MANY_WORDS if is_plain else MANY_PARTS
+
+
+def _may_vary(tokens: Tokens, at: int) -> bool:
+    """Whether a place may hold a value if many words occur there: it names nothing, or a part of a program."""
+    if not _is_named(tokens, at):
+        return True
+    return _follows(tokens, at, _OF_PROGRAMS) and not (_is_named_behind(tokens, at) or _introduces_value(tokens, at))
 
 
 def _words_in(skeleton: Tokens) -> int:
@@ -372,12 +378,7 @@ def _alike(clusters: Sequence[tuple[Tokens, list[Tokens]]]) -> Iterator[tuple[in
         beside: dict[int, list[int]] = {}
         for number, whole in sums.items():
             skeleton = clusters[number][0]
-            if (
-                at < len(skeleton)
-                and _is_word(token := skeleton[at])
-                and not _tells(token)
-                and not _introduces_value(skeleton, at)
-            ):
+            if at < len(skeleton) and _is_word(token := skeleton[at]) and not _tells(token) and _may_vary(skeleton, at):
                 beside.setdefault(whole - hash((at, token)), []).append(number)
         for numbers in beside.values():
             if len(numbers) < MANY_WORDS:
