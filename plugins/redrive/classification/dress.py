@@ -187,6 +187,14 @@ _PIECES: Final = (
     (r"\([a-z][\w.-]{1,60}-(?:<\*>|[0-9]+)\):? (?=[^ ])", 0),
     (r"\{[^{}\n\"':=, ]{2,60}\} +(?=[^ ])", 0),
     (r"<[a-z][\w.-]{0,60}-<\*>> +(?=[^ ])", 0),
+    # {taskinstance.py:<*>} LEVEL - , as Airflow logs
+    (rf"\{{[\w.-]{{1,60}}[.]py:{_N}\}} +(?=[^ ])", 0),
+    # ApiException: (<*>) Reason: Bad Request HTTP response body: , as clients made of an OpenAPI description print
+    (
+        r"(?:[\w.]{1,80}: )?\((?:<\*>|[0-9]{3})\)\s{1,3}Reason: [^\n]{1,60}\n"
+        r"(?:HTTP response headers: [^\n]{0,1000}\n)?HTTP response body: (?=\{)",
+        0,
+    ),
     # Logger|, as NLog has it
     (r"(?:[A-Za-z_]\w{0,60}[.]){1,8}[A-Za-z_]\w{0,60}\|(?=[^ ])", 0),
     # channel.LEVEL: as Monolog logs

@@ -264,6 +264,8 @@ def _name_in(key: str, value: str, *, is_word: bool) -> str:
     if "://" in value:
         path = path_words(value)
         return path.rpartition("/")[2] if path.count("/") > 1 else ""
+    if key == "resource" and value.startswith("/"):
+        return ""  # of S3: which object
     if is_word and _is_named(key, value):
         return _CHECKED.sub("", _QUALIFIED.sub("", value))
     return value if _NUMBERED_NAME.fullmatch(value) else ""

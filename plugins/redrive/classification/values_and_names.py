@@ -67,7 +67,7 @@ _TOKEN = re.compile(
 _DIGIT = re.compile(r"[0-9]|<\*>")
 # What has digits and is a name all the same: ORA-00060, 42S02, ENOENT, NOT_FOUND, 503; utf8, x509, S3.
 _CODE = re.compile(
-    r"0[xX][0-9A-Fa-f]{2,8}|[A-Z]{1,6}[_-]?[0-9]{2,6}[A-Z]?|[0-9]{2}[A-Z0-9]{3}|[0-9]{3,6}|[45][.][0-9][.][0-9]{1,3}|E[A-Z]{3,12}|"
+    r"0[xX][0-9A-Fa-f]{2,8}|AADSTS[0-9]{4,7}|[A-Z]{1,6}[_-]?[0-9]{2,6}[A-Z]?|[0-9]{2}[A-Z0-9]{3}|[0-9]{3,6}|[45][.][0-9][.][0-9]{1,3}|E[A-Z]{3,12}|"
     r"[A-Z][A-Z0-9]{2}-[0-9]{1,2}(?:[.][0-9])?|[A-Z][0-9]/[0-9]{3}|[A-Z0-9]+(?:_[A-Z0-9]+)+|DATA_[0-9a-f]{2,4}|[a-z][a-z0-9-]{1,20}:[A-Z][A-Za-z]{3,60}"
 )
 # In scripts that part no words by blanks, what is in another script.

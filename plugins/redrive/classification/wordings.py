@@ -285,6 +285,19 @@ _WORDINGS: Final = tuple(
         (" [for Statement ", r" \[for Statement [^\n]*", ""),
         # Axios: what was asked for, behind a bar
         ("| url=", r"(failed with status code (?:[0-9]{3}|<\*>)) \| url=", r"\1 GET "),
+        # ClickHouse: which server said it, and for whom
+        ("Received ", r"Received exception from server \(version [^()\n]{1,20}\): ?(?:; )?", ""),
+        ("Received from ", r"Received from [^ \n]{1,80}[.] (?:DB::)?Exception: ", ""),
+        # Entra: what to do
+        ("client secret keys for app", r"(client secret keys for app [^ ]{1,60} are expired)[.] [^\n]*", r"\1"),
+        # Redshift: the fields of what the server said
+        ("{'S': ", r"\{'S': '[A-Z]{2,10}', 'C': '(\w{5})', 'M': ([\"'])([^\n]{3,1500}?)\2(?=[,}])[^\n]*", r"\3"),
+        # Go: of which type it should have been
+        ("converting NULL to ", r"(converting NULL) to [\w.*]{1,40} (is unsupported)", r"\1 \2"),
+        # serde: where
+        (" at line ", r" at line (?:<\*>|[0-9]{1,7}) column (?:<\*>|[0-9]{1,7})$", ""),
+        # Temporal: which events of which activity
+        ("EventId=", r" ?\b(?:scheduledEventId|startedEventId)=(?:<\*>|[0-9]{1,9})", ""),
         # Redis: its code says it all, and its sentences change from version to version
         (
             "",
@@ -369,7 +382,11 @@ _WORDINGS: Final = tuple(
         ("No query results for model ", r"(No query results for model \[[^\]\n]{1,120}\]) [^\n]{1,200}$", r"\1"),
         ("exceeded quota: ", r"exceeded quota: [\w.-]{1,80}, ", "exceeded quota, "),
         # LDAP: why Active Directory refused
-        ("error, data ", r"(AcceptSecurityContext error), data (\w{2,4})\b", r"\1 DATA_\2"),
+        (
+            "AcceptSecurityContext error, data ",
+            r"^[^\n]*?(AcceptSecurityContext error), data (\w{2,4})\b[^\n]*$",
+            r"\1 DATA_\2",
+        ),
         # Postfix: to what it was an answer
         ("(in reply to ", r" \(in reply to [\w ]{2,40} command\)", ""),
         # MongoDB: how its clients tell what a server said
