@@ -155,3 +155,44 @@ def test_values_and_what_was_added_tell_nothing(texts: tuple[str, ...]) -> None:
 )
 def test_names_in_capitals_stay_apart(texts: tuple[str, ...]) -> None:
     assert len(groups(*texts)) == len(texts)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        (
+            "[2026-06-20, 12:02:15 UTC] {taskinstance.py:2549} ERROR - Hat is torn at the brim",
+            "Hat is torn at the brim",
+        ),
+        (
+            "hats.rest.ApiException: (422)\nReason: Unprocessable Entity\n"
+            'HTTP response body: {"code":"hat_bad","message":"The hat is bad"}',
+            '{"code":"hat_bad","message":"The hat is bad"}',
+        ),
+        (
+            "redshift_connector.error.ProgrammingError: {'S': 'ERROR', 'C': '42P01',"
+            " 'M': 'relation \"hats\" does not exist', 'F': '../h.c'}",
+            'ProgrammingError: relation "hats" does not exist',
+        ),
+        (
+            "80090308: LdapErr: DSID-0C090446, comment: AcceptSecurityContext error, data 775, v4f7c",
+            "javax.naming.AuthenticationException: [LDAP: error code 49 - 80090308: LdapErr: DSID-0C090569, comment:"
+            " AcceptSecurityContext error, data 775, v4f7c",
+        ),
+        ("missing field `brim` at line 1 column 276", "missing field `brim`"),
+        (
+            "Code: 60. DB::Exception: Table hats.brims does not exist. (UNKNOWN_TABLE)",
+            "Received exception from server (version 24.5.7):\n"
+            "Code: 60. DB::Exception: Table hats.brims does not exist. (UNKNOWN_TABLE)",
+        ),
+    ],
+)
+def test_what_clients_print_of_an_answer_is_that_answer(texts: tuple[str, ...]) -> None:
+    assert len(groups(*texts)) == 1
+
+
+def test_errors_of_one_client_are_not_one_failure() -> None:
+    told = "redshift_connector.error.ProgrammingError: {{'S': 'ERROR', 'C': '42P01', 'M': '{}', 'F': '../h.c'}}"
+    assert len(groups(told.format('relation "hats" does not exist'), told.format("permission denied for hats"))) == 2
+    told = "MsalServiceException: {}: The hat was refused. Trace ID: 9d192f8d-cd18-67fa-c5aa-1c2d3e4f5a6b"
+    assert len(groups(told.format("AADSTS7000222"), told.format("AADSTS7000215"))) == 2

@@ -291,7 +291,7 @@ _WORDINGS: Final = tuple(
         # Entra: what to do
         ("client secret keys for app", r"(client secret keys for app [^ ]{1,60} are expired)[.] [^\n]*", r"\1"),
         # Redshift: the fields of what the server said
-        ("{'S': ", r"\{'S': '[A-Z]{2,10}', 'C': '(\w{5})', 'M': ([\"'])([^\n]{3,1500}?)\2(?=[,}])[^\n]*", r"\3"),
+        ("{'S': ", r"\{'S': '[A-Z]{2,10}', 'C': '([^'\n]{1,12})', 'M': ([\"'])([^\n]{3,1500}?)\2(?=[,}])[^\n]*", r"\3"),
         # Go: of which type it should have been
         ("converting NULL to ", r"(converting NULL) to [\w.*]{1,40} (is unsupported)", r"\1 \2"),
         # serde: where
