@@ -4,7 +4,8 @@ Also codes of a standard that say it all: whatever is told beside them, the fail
 """
 
 import re
-from typing import Final
+from collections.abc import Callable
+from typing import Final, cast
 
 #: gRPC's statuses, as most languages write them; any failure may be UNKNOWN, INTERNAL or UNAVAILABLE.
 _STATUSES: Final = (
@@ -18,9 +19,12 @@ def _of_grpc(match: re.Match[str]) -> str:
     return f"{match[2]} ({match[1].title().replace('_', '')})"
 
 
+#: What to read instead, as :func:`re.sub` takes it.
+_Instead = str | Callable[[re.Match[str]], str]
+
 # Where a text has the literal, what to read instead.
-_WORDINGS: Final = tuple(
-    (literal, re.compile(pattern), replacement)
+_WORDINGS: Final[tuple[tuple[str, re.Pattern[str], _Instead], ...]] = tuple(
+    (literal, re.compile(pattern), cast(_Instead, replacement))
     for literal, pattern, replacement in (
         (
             "An error occurred (",
