@@ -167,6 +167,21 @@ for each row when (
 )
 execute function redrive.escalated_messages_second_person()
 --;
+-- What people were shown of it is not what it is any more. Which transaction changed it tells, unlike a time, whether
+-- somebody who looked could see that.
+create or replace function redrive.escalated_messages_changed() returns trigger
+language plpgsql set search_path = redrive, pg_temp as $$
+begin
+    new.changed := pg_current_xact_id()::text::bigint;
+    return new;
+end
+$$
+--;
+create or replace trigger escalated_messages_d_changed
+before update of status, group_id, reason, decision, decided_by, decided_at, approved_by, note, corrected_body, corrected_headers
+on redrive.escalated_messages
+for each row execute function redrive.escalated_messages_changed()
+--;
 -- A decision that also holds for what comes later: signed like any other, kept as it was made until it runs out or is
 -- revoked, and told in the audit trail.
 create or replace function redrive.standing_decisions_keep() returns trigger

@@ -142,6 +142,18 @@ begin
     select raise(abort, 'a second person has to approve, not the one who decided');
 end
 --;
+-- What people were shown of it is not what it is any more. Writers come one by one, so the numbers grow as they do.
+drop trigger if exists escalated_messages_changed
+--;
+create trigger escalated_messages_changed
+after update of status, group_id, reason, decision, decided_by, decided_at, approved_by, note, corrected_body, corrected_headers
+on escalated_messages
+begin
+    update escalated_messages
+    set changed = (select coalesce(max(changed), 0) + 1 from escalated_messages where changed is not null)
+    where escalation_id = new.escalation_id;
+end
+--;
 -- A decision that also holds for what comes later: times become what the ledger compares with, whatever way of writing
 -- them SQLite knows, and the trail is kept. It is revoked or runs out; it never changes and never goes away.
 drop trigger if exists standing_decisions_made
