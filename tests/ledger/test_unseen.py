@@ -1,12 +1,14 @@
 """Nobody decides about what they were not shown: what changes between a look and the decision is left alone."""
 
+import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.review import decisions, rulings
+from redrive.ledger.review import decisions, rulings, standing
 from redrive.ledger.review.decisions import Choice, Open
 from redrive_ui import bulk_decisions
 from redrive_ui.bulk_decisions import Preview
@@ -161,3 +163,48 @@ def postgres_workshop(postgres_database: str, tmp_path: Any) -> Workshop:
     workshop = Workshop(tmp_path, postgres_database)
     escalate_some(workshop)
     return workshop
+
+
+def stand(workshop: Workshop, group: int) -> int:
+    return standing.make(
+        workshop.ledger,
+        route="orders",
+        group_id=group,
+        decision="discard",
+        until=workshop.now() + timedelta(days=9),
+        note="tests",
+        by="ana",
+        now=workshop.now(),
+    )
+
+
+def test_whoever_revokes_a_standing_decision_waits_for_what_it_decides(
+    postgres_workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL: SQLite has one writer at a time anyway."""
+    asked = postgres_workshop
+    made = stand(asked, 1)
+    asked.advance(minutes=1)
+    asked.die("later", error=KEY_ERROR)
+    real, told, threads = standing.in_force, list[str](), list[threading.Thread]()
+
+    def revoke(now: Any) -> None:
+        other = Ledger(asked.settings.database)
+        standing.end(other, made, by="ben", now=now)
+        told.append("revoked")
+        other.close()
+
+    def reading(*given: Any, **more: Any) -> Any:
+        found = real(*given, **more)
+        if "lock" in more or threads:
+            threads.append(threading.Thread(target=revoke, args=(asked.now(),), daemon=True))
+            threads[-1].start()
+            threads[-1].join(1)
+            told.append("decides")
+        return found
+
+    monkeypatch.setattr(standing, "in_force", reading)
+    asked.cycle()
+    threads[0].join(30)
+    assert told == ["decides", "revoked"]
+    assert rows(asked, "payload, decision")[-1] == ("later", "discard")
