@@ -208,3 +208,16 @@ def test_whoever_revokes_a_standing_decision_waits_for_what_it_decides(
     threads[0].join(30)
     assert told == ["decides", "revoked"]
     assert rows(asked, "payload, decision")[-1] == ("later", "discard")
+
+
+def test_a_standing_decision_is_not_about_a_group_that_was_merged_away(asked: Workshop) -> None:
+    rulings.make(asked.ledger, "merge", 2, other=1, by="ben", note="same fix")
+    asked.review()
+    with pytest.raises(Exception, match="merged into"):
+        stand(asked, 2)
+    assert asked.query("select count(*) from standing_decisions") == [(0,)]
+    stand(asked, 1)
+    asked.advance(minutes=1)
+    asked.die("later", error=OTHER)
+    asked.cycle()
+    assert rows(asked, "payload, decision")[-1] == ("later", "discard")

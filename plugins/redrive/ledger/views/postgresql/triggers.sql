@@ -193,6 +193,7 @@ declare
         and not (select rolsuper from pg_catalog.pg_roles where rolname = session_user);
     said text;
     who text;
+    older bigint;
 begin
     if tg_op = 'DELETE' then
         raise exception 'a standing decision is revoked, not deleted';
@@ -203,6 +204,11 @@ begin
         end if;
         if new.approved_by is not null or new.revoked_at is not null or new.revoked_by is not null then
             raise exception 'a standing decision begins without an approval and without a revocation';
+        end if;
+        perform from ledger_identity for share;  -- who merges groups waits for this, or this for them
+        select merged_into into older from group_aliases where group_aliases.group_id = new.group_id;
+        if older is not null then
+            raise exception 'group % was merged into group %: decide about that one', new.group_id, older;
         end if;
         said := 'make_standing_' || new.decision;
         who := new.decided_by;

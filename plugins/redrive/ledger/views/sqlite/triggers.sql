@@ -165,6 +165,8 @@ begin
     where julianday(new.created_at) is null or julianday(new.until_at) is null;
     select raise(abort, 'there is no such group')  -- a foreign key, which SQLite looks at only where it is asked to
     where not exists (select 1 from failure_groups where failure_groups.group_id = new.group_id);
+    select raise(abort, 'this group was merged into an older one, which review_groups shows: decide about that one')
+    where exists (select 1 from group_aliases where group_aliases.group_id = new.group_id);
     select raise(abort, 'until_at is not after created_at')
     where julianday(new.until_at) <= julianday(new.created_at);
     select raise(abort, 'a standing decision begins without an approval and without a revocation')
