@@ -1,7 +1,7 @@
 """Decisions as the page takes them: the plain UPDATE that reviewers use in SQL, signed with the login's name.
 
-A decision is taken in two steps. :func:`preview` tells what would be decided and remembers how far it looked;
-:func:`decide` then touches nothing that came later, so nobody decides about what they have not seen.
+A decision is taken in two steps. :func:`preview` tells what would be decided and remembers what it saw;
+:func:`decide` then touches nothing that came later or changed since, so nobody decides about what they have not seen.
 """
 
 import difflib
@@ -53,6 +53,7 @@ class Preview:
     action: str
     count: int
     up_to: int  # the newest escalation among them
+    seen: str  # what was there, for Dialect.unchanged
     groups: list[Row]  # route, group_id, cause, n, the group's gate; of the first the template
     routes: frozenset[str]
 
@@ -95,6 +96,7 @@ def preview(connection: Connection, action: str, chosen: Filter, readable: Colle
         action=action,
         count=sum(row["n"] for row in rows),
         up_to=max((row["newest"] for row in rows), default=0),
+        seen=dialect_of(connection).seen(connection),
         groups=rows,
         routes=frozenset(row["route"] for row in rows),
     )
@@ -237,16 +239,20 @@ def decide(
     up_to: int,
     at: datetime,
     correction: Correction | None = None,
+    seen: str | None = None,
 ) -> int:
     """Carry ``action`` out on what matches, belongs to ``allowed`` routes and was there at the preview; how many.
+    ``seen``: and is as the preview saw it. None: nobody has looked, whatever it is.
 
     All of it was decided ``at`` one moment, by which it can be found again.
 
     Works in chunks, each its own transaction: a person who decides about 100,000 messages does not lock out the rest.
-    What somebody else decided meanwhile is left alone.
+    What somebody else decided meanwhile is left alone, and so is what changed and matches again, or only now.
     """
     where, values = _matching(action, chosen, allowed, by, ledger.dialect)
     set_, given = _assignments(action, by=by, note=note, at=at, correction=correction)
+    as_seen = "" if seen is None else f" and {ledger.dialect.unchanged(':seen')}"
+    given |= {} if seen is None else {"seen": seen}
     total, last = 0, -1
     while True:
         with ledger.write() as connection:
@@ -267,7 +273,7 @@ def decide(
                 connection.execute(
                     sql(
                         f"update escalated_messages set {set_} where {where} and escalation_id <= :newest"
-                        " and escalation_id > :last"
+                        f" and escalation_id > :last{as_seen}"
                     ),
                     {**values, **given, "newest": ids[-1], "last": last},
                 ).rowcount

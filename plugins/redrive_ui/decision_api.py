@@ -1,6 +1,7 @@
 """The only writes, each a ``POST`` of JSON to ``/api/…``. Everything is checked before anything is done."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -25,6 +26,8 @@ from redrive_ui.request_context import RequestContext, person_of, request_contex
 
 router = APIRouter()
 _MAX_NOTE = 2_000
+#: What :meth:`redrive.ledger.dialects.Dialect.seen` tells: a number, or a snapshot of PostgreSQL.
+_SEEN = re.compile(r"[0-9]{1,18}(:[0-9]{1,18}:[0-9,]{0,20000})?")
 #: A reason has so many characters at least.
 MIN_NOTE = 3
 
@@ -77,6 +80,7 @@ def _decide(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
         "up_to",
         "expected",
         "since",
+        "seen",
         "note",
         "corrected_body",
         "corrected_headers",
@@ -90,6 +94,9 @@ def _decide(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     if not is_count(up_to):
         raise Refused(400, "up_to: the newest escalation that the preview showed")
     expected, previewed = _previewed(given)
+    seen = given.get("seen")
+    if seen is not None and not (isinstance(seen, str) and _SEEN.fullmatch(seen)):
+        raise Refused(400, "seen: what the preview showed, as it says it")
     note = given.get("note", "")
     if not isinstance(note, str) or len(note) > _MAX_NOTE:
         raise Refused(400, f"note: text of at most {_MAX_NOTE} characters")
@@ -120,7 +127,16 @@ def _decide(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
         _, correction = _corrected(ctx, chosen, routes, correction, up_to, restore=given.get("restore") is True)
     count = (
         bulk_decisions.decide(
-            ctx.ledger, action, chosen, routes, by=by, note=note, up_to=up_to, at=ctx.now, correction=correction
+            ctx.ledger,
+            action,
+            chosen,
+            routes,
+            by=by,
+            note=note,
+            up_to=up_to,
+            at=ctx.now,
+            correction=correction,
+            seen=seen,
         )
         if routes
         else 0

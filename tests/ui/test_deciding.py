@@ -60,6 +60,22 @@ def test_what_somebody_else_decided_meanwhile_is_left_alone(site: Site) -> None:
     ]
 
 
+def test_what_is_asked_again_after_the_preview_is_left_alone(site: Site) -> None:
+    first = (
+        "escalation_id = (select min(escalation_id) from escalated_messages where group_id = 1 and route = 'orders')"
+    )
+    site.change(f"update escalated_messages set decision = 'redeliver', decided_by = 'ben' where {first}")
+    order = order_of(site.page("/decide?route=orders&group=1&action=discard"))
+    site.change(f"update escalated_messages set decision = null, decided_by = 'ben' where {first}")
+    assert site.decide(order.pop("action"), **order).json()["count"] == order["expected"]
+    assert site.value(f"select status from escalated_messages where {first}") == "open"
+
+
+def test_what_a_preview_saw_is_no_text_of_ones_own(site: Site) -> None:
+    for seen in (7, "now", "1:2", "1' or 1=1"):
+        assert site.decide("discard", seen=seen).status_code == 400
+
+
 def test_a_correction_that_can_not_be_is_refused_at_once(site: Site) -> None:
     escalation = site.value("select min(escalation_id) from escalated_messages")
     answer = follow(site, f"/decide?ids={escalation}&action=edit", corrected_body='{"order": 1')

@@ -109,6 +109,7 @@ def _decide(
                 ledger,
                 choice,
                 up_to=found.up_to,
+                seen=found.seen,
                 decision=decision,
                 by=by or getpass.getuser(),
                 note=note,
@@ -116,7 +117,9 @@ def _decide(
             )
             typer.echo(f"{count} messages: {decision}; `redrive review apply` or the DAG redrive_review carries it out")
             if count < found.questions:
-                typer.echo(f"redrive: somebody else decided {found.questions - count} of them meanwhile", err=True)
+                typer.echo(
+                    f"redrive: {found.questions - count} of them changed meanwhile and were left alone", err=True
+                )
                 raise typer.Exit(1)
     if found.left:
         raise typer.Exit(1)

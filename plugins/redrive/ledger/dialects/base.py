@@ -124,6 +124,17 @@ class Dialect(ABC):
         """Have the database clear away what a day changed in ``tables``, however large they are."""
 
     @abstractmethod
+    def seen(self, connection: Connection) -> str:
+        """What this reader sees of ``escalated_messages``, for :meth:`unchanged`."""
+
+    @abstractmethod
+    def unchanged(self, seen: str) -> str:
+        """That a row of ``escalated_messages`` is as a reader saw it: ``seen`` is a bind, what :meth:`seen` told then.
+
+        To be asked of rows that this transaction has locked, in a statement of its own.
+        """
+
+    @abstractmethod
     def off_index(self, column: str) -> str:
         """``column`` in a condition for which no index is used: another index names fewer rows, or what must be
         looked for in the rows themselves is found faster by reading them as they lie than by jumping to each."""

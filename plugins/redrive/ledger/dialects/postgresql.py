@@ -119,6 +119,17 @@ class Postgresql(Dialect):
                 " autovacuum_vacuum_insert_scale_factor = 0.01)"
             )
 
+    def seen(self, connection: Connection) -> str:
+        return str(connection.exec_driver_sql("select cast(pg_current_snapshot() as text)").scalar_one())
+
+    def unchanged(self, seen: str) -> str:
+        # A transaction that is still to come changed it in another server, from which the ledger was copied.
+        changed = "cast(cast(changed as text) as xid8)"
+        return (
+            f"(changed is null or pg_visible_in_snapshot({changed}, cast({seen} as pg_snapshot))"
+            f" or {changed} >= pg_snapshot_xmax(pg_current_snapshot()))"
+        )
+
     def off_index(self, column: str) -> str:
         return column  # its planner knows
 

@@ -97,6 +97,13 @@ class Sqlite(Dialect):
     def tidy_up_early(self, connection: Connection, tables: Sequence[str]) -> None:
         pass  # it changes rows where they are
 
+    def seen(self, connection: Connection) -> str:
+        newest = connection.exec_driver_sql("select max(changed) from escalated_messages where changed is not null")
+        return str(newest.scalar() or 0)
+
+    def unchanged(self, seen: str) -> str:
+        return f"coalesce(changed, 0) <= cast({seen} as integer)"
+
     def off_index(self, column: str) -> str:
         return f"+{column}"
 

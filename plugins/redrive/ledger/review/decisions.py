@@ -39,6 +39,7 @@ class Open(NamedTuple):
 
     questions: int  # that nobody has decided
     up_to: int  # the newest of them
+    seen: str  # what was there, for Dialect.unchanged
     left: list[str]  # a sentence for each message or group that it names and that isn't among them
 
 
@@ -55,13 +56,14 @@ def undecided(ledger: Ledger, choice: Choice, limit: int | None = None) -> Open:
             ),
             {**values, "limit": LARGEST_ID if limit is None else limit},
         ).one()
+        seen = ledger.dialect.seen(connection)
         left = []
         if choice.messages:
             asked = set(connection.execute(sql(f"select message_id {found}"), values).scalars())
             left = [_why_not(connection, message, choice.route) for message in choice.messages if message not in asked]
         if choice.group is not None and not questions:
             left.append(_why_no_group(connection, choice.group, choice.route))
-    return Open(questions, up_to, left)
+    return Open(questions, up_to, seen, left)
 
 
 def original(connection: Connection, where: str, values: Mapping[str, Any]) -> tuple[str, Original] | None:
@@ -80,25 +82,42 @@ def original(connection: Connection, where: str, values: Mapping[str, Any]) -> t
 
 
 def decide(
-    ledger: Ledger, choice: Choice, *, up_to: int, decision: str, by: str, note: str, correction: Correction | None
+    ledger: Ledger,
+    choice: Choice,
+    *,
+    up_to: int,
+    seen: str,
+    decision: str,
+    by: str,
+    note: str,
+    correction: Correction | None,
 ) -> int:
-    """Decide every undecided question of ``choice`` up to the question ``up_to``; returns how many.
+    """Decide every undecided question of ``choice`` up to the question ``up_to`` that is as it was ``seen``.
+
+    Returns how many. What changed meanwhile, and is undecided again or of this group only now, is left alone.
 
     An edit has a ``correction``, and no other decision has.
     """
     where, chosen = choice.where()
-    values = {"decision": decision, "by": by, "note": note, "up_to": up_to, **chosen}
+    which = f"{UNDECIDED_REVIEW} and {where} and escalation_id <= :up_to"
+    values = {"decision": decision, "by": by, "note": note, "up_to": up_to, "seen": seen, **chosen}
     corrected = ""
     if correction is not None:
         corrected = ", corrected_body = :body, corrected_headers = :headers"
         values |= {"body": correction.body, "headers": correction.headers}
     with ledger.write() as connection:
+        if ledger.dialect.for_update:
+            connection.execute(
+                sql(
+                    f"select 1 from escalated_messages where {which} order by escalation_id{ledger.dialect.for_update}"
+                ),
+                {"up_to": up_to, **chosen},
+            )
         return int(
             connection.execute(
                 sql(
                     "update escalated_messages set decision = :decision, decided_by = :by, note = :note"
-                    f"{corrected} where {UNDECIDED_REVIEW} and {where}"
-                    " and escalation_id <= :up_to"
+                    f"{corrected} where {which} and {ledger.dialect.unchanged(':seen')}"
                 ),
                 values,
             ).rowcount

@@ -33,9 +33,10 @@ class Standing(NamedTuple):
     created_at: Any  # as the database has it
 
 
-def in_force(connection: Connection, route: str, *, approvals: int, now: datetime) -> list[Standing]:
+def in_force(connection: Connection, route: str, *, approvals: int, now: datetime, lock: str = "") -> list[Standing]:
     """The route's standing decisions that hold at ``now``, one per group: its own before those for every route, of
-    several the newest. With ``approvals: 2`` only those that a second person approved."""
+    several the newest. With ``approvals: 2`` only those that a second person approved. ``lock``: the suffix of a query
+    that keeps them as they are until the transaction ends."""
     rows = connection.execute(
         sql(
             "select standing_id, route, group_id, decision, decided_by, approved_by, note, created_at"
@@ -43,6 +44,7 @@ def in_force(connection: Connection, route: str, *, approvals: int, now: datetim
             " and until_at > :now"
             + (" and lower(trim(approved_by)) not in ('', lower(trim(decided_by)))" if approvals > 1 else "")
             + " order by case when route is null then 0 else 1 end, standing_id"
+            + lock
         ),
         {"route": route, "now": now},
     )
@@ -63,7 +65,8 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
             return 0
     total = 0
     with ledger.under(lease, now) as tx:
-        for one in in_force(tx.connection, lease.route, approvals=approvals, now=now):
+        # Whoever revokes one waits until what it decides is written, and nothing is decided by it afterwards.
+        for one in in_force(tx.connection, lease.route, approvals=approvals, now=now, lock=tx.dialect.for_share):
             count = tx.execute(
                 sql(
                     "update escalated_messages set decision = :decision, decided_by = :by, approved_by = :approved,"

@@ -40,6 +40,8 @@ escalated_messages = Table(
     Column("corrected_headers", sa.Text),  # JSON {name: value | [type, value] | null}, of those that change
     Column("refusal", sa.Text),  # why it was refused or reopened
     Column("applied_at", Instant),
+    # What changed it last, written by a trigger: see Dialect.unchanged. Null: it is as it was escalated.
+    Column("changed", sa.BigInteger),
     one_of("status", *ReviewStatus),
     one_of("decision", *Decision),
     CheckConstraint(
@@ -60,6 +62,13 @@ escalated_messages = Table(
         sqlite_where=text("decided_at is not null"),
         postgresql_where=text("decided_at is not null"),
     ),
+    # Which change was the last one.
+    Index(
+        "ix_escalated_messages_changed",
+        "changed",
+        sqlite_where=text("changed is not null"),
+        info={"only_on": "sqlite"},
+    ).ddl_if(dialect="sqlite"),
     # What came of a group since a moment; and all that review_groups counts, so that it reads no payloads.
     Index(
         "ix_escalated_messages_review",

@@ -194,6 +194,7 @@ def upgrade() -> None:
         sa.Column("corrected_headers", sa.Text(), nullable=True),
         sa.Column("refusal", sa.Text(), nullable=True),
         sa.Column("applied_at", Instant(), nullable=True),
+        sa.Column("changed", sa.BigInteger(), nullable=True),
         sa.CheckConstraint(
             "decision <> 'edit' or corrected_body is not null or corrected_headers is not null",
             name=op.f("ck_escalated_messages_edit_needs_correction"),
@@ -231,6 +232,14 @@ def upgrade() -> None:
         sqlite_where=sa.text("decided_at is not null"),
         postgresql_where=sa.text("decided_at is not null"),
     )
+    if op.get_context().dialect.name == "sqlite":
+        op.create_index(
+            "ix_escalated_messages_changed",
+            "escalated_messages",
+            ["changed"],
+            unique=False,
+            sqlite_where=sa.text("changed is not null"),
+        )
     op.create_index(
         "ix_escalated_messages_status_group_id",
         "escalated_messages",

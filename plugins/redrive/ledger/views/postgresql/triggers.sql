@@ -167,6 +167,21 @@ for each row when (
 )
 execute function redrive.escalated_messages_second_person()
 --;
+-- What people were shown of it is not what it is any more. Which transaction changed it tells, unlike a time, whether
+-- somebody who looked could see that.
+create or replace function redrive.escalated_messages_changed() returns trigger
+language plpgsql set search_path = redrive, pg_temp as $$
+begin
+    new.changed := pg_current_xact_id()::text::bigint;
+    return new;
+end
+$$
+--;
+create or replace trigger escalated_messages_d_changed
+before update of status, group_id, reason, decision, decided_by, decided_at, approved_by, note, corrected_body, corrected_headers
+on redrive.escalated_messages
+for each row execute function redrive.escalated_messages_changed()
+--;
 -- A decision that also holds for what comes later: signed like any other, kept as it was made until it runs out or is
 -- revoked, and told in the audit trail.
 create or replace function redrive.standing_decisions_keep() returns trigger
@@ -178,6 +193,7 @@ declare
         and not (select rolsuper from pg_catalog.pg_roles where rolname = session_user);
     said text;
     who text;
+    older bigint;
 begin
     if tg_op = 'DELETE' then
         raise exception 'a standing decision is revoked, not deleted';
@@ -188,6 +204,11 @@ begin
         end if;
         if new.approved_by is not null or new.revoked_at is not null or new.revoked_by is not null then
             raise exception 'a standing decision begins without an approval and without a revocation';
+        end if;
+        perform from ledger_identity for share;  -- who merges groups waits for this, or this for them
+        select merged_into into older from group_aliases where group_aliases.group_id = new.group_id;
+        if older is not null then
+            raise exception 'group % was merged into group %: decide about that one', new.group_id, older;
         end if;
         said := 'make_standing_' || new.decision;
         who := new.decided_by;

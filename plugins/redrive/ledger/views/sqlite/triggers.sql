@@ -142,6 +142,18 @@ begin
     select raise(abort, 'a second person has to approve, not the one who decided');
 end
 --;
+-- What people were shown of it is not what it is any more. Writers come one by one, so the numbers grow as they do.
+drop trigger if exists escalated_messages_changed
+--;
+create trigger escalated_messages_changed
+after update of status, group_id, reason, decision, decided_by, decided_at, approved_by, note, corrected_body, corrected_headers
+on escalated_messages
+begin
+    update escalated_messages
+    set changed = (select coalesce(max(changed), 0) + 1 from escalated_messages where changed is not null)
+    where escalation_id = new.escalation_id;
+end
+--;
 -- A decision that also holds for what comes later: times become what the ledger compares with, whatever way of writing
 -- them SQLite knows, and the trail is kept. It is revoked or runs out; it never changes and never goes away.
 drop trigger if exists standing_decisions_made
@@ -153,6 +165,8 @@ begin
     where julianday(new.created_at) is null or julianday(new.until_at) is null;
     select raise(abort, 'there is no such group')  -- a foreign key, which SQLite looks at only where it is asked to
     where not exists (select 1 from failure_groups where failure_groups.group_id = new.group_id);
+    select raise(abort, 'this group was merged into an older one, which review_groups shows: decide about that one')
+    where exists (select 1 from group_aliases where group_aliases.group_id = new.group_id);
     select raise(abort, 'until_at is not after created_at')
     where julianday(new.until_at) <= julianday(new.created_at);
     select raise(abort, 'a standing decision begins without an approval and without a revocation')
