@@ -192,6 +192,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "note": lambda p, z, s: first_looks.note(
         p.ledger, z, "q", shard=0, total=1, in_flight=0, as_of=None, now=p.now
     ),
+    "end": lambda p, z, s: first_looks.end(p.ledger, z, "q", shard=0, now=p.now),
     "observe": lambda p, z, s: observations.observe(p.ledger, z, [Observation("q", "source", 1, 0, 0)], p.now),
     "sources_drained": lambda p, z, s: horizon.sources_drained(p.ledger, z, ["q"], p.now, p.now),
     "sources_loaded": lambda p, z, s: horizon.sources_loaded(p.ledger, z, p.now),
@@ -308,7 +309,7 @@ def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     }  # fmt: skip
     called = {name for operation in GUARDED.values() for name in _names(operation.__code__)}
     not_called = {f.__name__ for f in takes_lease} - called
-    only_look = {"open_of", "left", "settled_by", "first"}
+    only_look = {"open_of", "left", "settled_by", "first", "may_hold"}
     assert not_called <= only_look
 
 

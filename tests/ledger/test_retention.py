@@ -3,6 +3,7 @@
 import threading
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -153,6 +154,27 @@ def test_forgetting_waits_for_a_run_that_takes_a_message_back(plant: Plant) -> N
     assert forgotten == [(0, 0)]
     assert plant.rows("select message_id, state from messages") == [(one, "classified")]
     assert len(plant.rows("select * from redelivery_attempts")) == 1
+
+
+def test_of_two_that_forget_at_once_one_tells_it(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schedule's audit and a person's: the second has found the same batch before the first has forgotten it."""
+    plant.messages(3)
+    plant.send()
+    finish(plant)
+    when = {"before": plant.now + 10 * DAY, "now": plant.now + 40 * DAY}
+    told: list[tuple[int, int]] = []
+    by = plant.ledger.by
+
+    def late(*given: Any, **how: Any) -> Any:
+        monkeypatch.undo()
+        gone, messages = retention.forget(plant.ledger, "orders", **when)
+        told.append((len(gone), messages))
+        return by(*given, **how)
+
+    monkeypatch.setattr(plant.ledger, "by", late)
+    gone, messages = retention.forget(plant.ledger, "orders", **when)
+    assert (told, len(gone), messages) == ([(1, 3)], 0, 0)
+    assert plant.rows("select count from audit_events where action = 'forget'") == [(3,)]
 
 
 def test_files_go_with_their_rows(workshop: Workshop) -> None:

@@ -11,15 +11,22 @@ How it is known depends on what the broker tells of a source:
   When nothing was in flight then, and the run has settled as many copies as it counted, and a shard has seen that
   nothing more came, the source is complete. Copies that were settled count once, whichever try of a task settled them.
   A shard that began twice may have left copies leased, so that run proves nothing by its counts.
-- No depth: every shard had its quiet receives.
+- No depth: every shard had its quiet receives, and nobody of the route could hold any meanwhile. Every drain that began
+  in this run has ended, and the leases of an earlier one that may have died were over before.
 """
 
-from datetime import datetime
+import logging
+from datetime import datetime, timedelta
+
+from sqlalchemy.engine import Connection
 
 from redrive.ledger import leases
 from redrive.ledger.drain import batches, first_looks
+from redrive.ledger.drain.first_looks import FirstLook
 from redrive.stages.context import Context
 from redrive.stages.source_end import COMPLETE, NOTHING_MORE, PROVED
+
+log = logging.getLogger(__name__)
 
 
 def drained_to(context: Context) -> dict[str, datetime]:
@@ -36,6 +43,8 @@ def drained_to(context: Context) -> dict[str, datetime]:
             each = counts.get(COMPLETE + queue, 0) >= shards
             if look is None:
                 complete = each
+            elif look.total is None:
+                complete = each and _nobody_may_hold(context, connection, queue, look)
             elif look.held_by_others or look.began_again:
                 complete = False
             else:
@@ -45,3 +54,32 @@ def drained_to(context: Context) -> dict[str, datetime]:
                 before = context.run.started_at - lag
                 found[queue] = min(before, look.as_of) if look is not None and look.as_of is not None else before
     return found
+
+
+def _nobody_may_hold(context: Context, connection: Connection, queue: str, look: FirstLook) -> bool:
+    """Whether no drain of the route could still hold copies of ``queue`` when this run's began there; else it is said
+    why."""
+    if look.left_open:
+        log.info(
+            "%s: a try of this run's drain began there and did not end, and what it received may still be leased: this"
+            " run does not prove that nothing is left there",
+            queue,
+        )
+        return False
+    longest = context.broker.capabilities_for(queue).max_lease
+    held = first_looks.may_hold(
+        connection,
+        context.lease,
+        queue,
+        leased_for=min(context.route.drain.lease, longest or timedelta.max),
+        at=look.at or context.run.started_at,
+    )
+    if held is not None:
+        log.info(
+            "%s: run %s did not end well there, and what it received may be leased until %s UTC: this run does not"
+            " prove that nothing is left there",
+            queue,
+            held.run_id,
+            f"{held.until:%Y-%m-%d %H:%M:%S}",
+        )
+    return held is None

@@ -67,7 +67,7 @@ class OpenBatch:
                 source=self._source.queue,
                 kind=self._source.kind,
                 shard=self._shard,
-                path_of=context.staging.new_path,
+                path_of=self._new_path,
                 now=now,
                 beyond=0 if self.closed else self._newest_staged(),
             )
@@ -89,6 +89,11 @@ class OpenBatch:
         if oldest is not None:
             self.oldest = oldest if self.oldest is None else min(self.oldest, oldest)
         return size
+
+    def _new_path(self, route: str, source: str, batch_id: int, ledger: str) -> str:
+        """A new path, remembered before its batch is written down, so that it is known whatever interrupts that."""
+        self._path = self._context.staging.new_path(route, source, batch_id, ledger)
+        return self._path
 
     def _goes_back(self) -> bool:
         """Whether copies go where they came from, each to its own queue, and nothing hangs on the order of those of
@@ -161,6 +166,7 @@ class OpenBatch:
             time.monotonic() - began,
         )
         self._batch_id = None
+        self._path = ""
         self._recorded = False
         self._leased_at = None
         if problem is not None:
@@ -177,13 +183,11 @@ class OpenBatch:
 
     def give_up(self, *, ours: bool) -> None:
         """After an error: the copies go back to their queue, and the file, if it is ours, goes unless the ledger counts
-        on it."""
+        on it. The batch of another try of this task is never touched: it may be alive."""
         context, gone = self._context, False
         try:
-            if self._batch_id is None:  # interrupted before it was known here
-                self._batch_id = batches.open_of(
-                    context.ledger, context.lease, source=self._source.queue, shard=self._shard
-                )
+            if self._batch_id is None and self._path:  # interrupted before it was known here
+                self._batch_id = batches.open_of(context.ledger, context.lease, self._path)
             # Only a row that is still open may lose its file: a commit can succeed though its answer was lost.
             if self._batch_id is not None and not self._recorded:
                 gone = batches.abandon_one(context.ledger, self._batch_id)

@@ -107,6 +107,7 @@ class SourceDrain:
         except BaseException as error:
             self.batch.give_up(ours=not isinstance(error, PathTaken))
             raise
+        self.end.note_end()
         self._write_age(depth)
         self._note_expiry(started)
 

@@ -63,6 +63,7 @@ class SourceEnd:
         self._lag = context.broker.capabilities_for(source.queue).depth_lag
         self._wait = context.route.drain.wait
         self.complete = self.proved = self.nothing_more = False
+        self._began = False  # and it is to be written down that it ended
 
     def note(self, first: Depth, left: Depth | None, limit: int) -> None:
         """Whether the source, which began with ``first``, is drained to its end; ``left`` was seen after receives had
@@ -79,21 +80,29 @@ class SourceEnd:
             self.complete = self.nothing_more = drained_all and self._has_nothing_more(limit)
 
     def note_look(self, depth: Depth) -> None:
-        """Where later looks can't tell what this run's shards hold from what others do, the first one has to."""
+        """Where later looks can't tell what this run's shards hold from what others do, the first one has to; where no
+        look tells anything, it is at least known who began."""
         context = self._context
-        exact = context.broker.capabilities_for(self._source.queue).knows_empty
-        if not exact or depth.total is None or not self._is_late(depth):
+        total = depth.total if context.broker.capabilities_for(self._source.queue).knows_empty else None
+        if total is not None and not self._is_late(depth):
             return
         first_looks.note(
             context.ledger,
             context.lease,
             self._source.queue,
             shard=self._shard,
-            total=depth.total,
-            in_flight=depth.in_flight or 0,
-            as_of=None if depth.as_of is None else instant(depth.as_of),
+            total=total,
+            in_flight=0 if total is None else depth.in_flight or 0,
+            as_of=None if total is None or depth.as_of is None else instant(depth.as_of),
             now=context.now(),
         )
+        self._began = total is None
+
+    def note_end(self) -> None:
+        """This shard holds nothing of the source any more; written down where no later look could tell."""
+        if self._began:
+            context = self._context
+            first_looks.end(context.ledger, context.lease, self._source.queue, shard=self._shard, now=context.now())
 
     def _is_late(self, depth: Depth) -> bool:
         return bool(self._lag) or depth.as_of is not None

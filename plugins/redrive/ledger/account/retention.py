@@ -51,14 +51,19 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
         with ledger.by(MACHINE, now, route=route) as tx:
             # A run that loads a return of one of these messages holds this row to the end of its transaction.
             tx.execute(sql("update route_state set fence = fence where route = :route"))
-            still = tx.execute(
+            # First, and only where it still counts: of two that forget at once the second finds nothing to tell.
+            taken = tx.execute(
                 sql(
-                    "select count(*) from messages where message_id >= :low and message_id < :high"
-                    f" and (state not in ({finished}) or changed_at >= :before_at)"
+                    "update staging_batches set state = 'abandoned', removed_at = null, copies = 0, settled_copies = 0,"
+                    " new_copies = 0, returned_copies = 0, duplicate_copies = 0, surplus_copies = 0,"
+                    " suspected_copies = 0 where batch_id = :id and state in ('recorded', 'settled')"
+                    " and loaded_at < :before_at and not exists (select 1 from messages"
+                    " where message_id >= :low and message_id < :high"
+                    f" and (messages.state not in ({finished}) or changed_at >= :before_at))"
                 ),
-                {**span, "before_at": before},
-            ).scalar_one()
-            if still:
+                {**span, "id": batch.batch_id, "before_at": before},
+            ).rowcount
+            if not taken:
                 continue
             within = "message_id >= :low and message_id < :high"
             tx.execute(sql(f"delete from redelivery_attempts where {within}"), span)
@@ -70,15 +75,7 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
             messages += tx.execute(sql(f"delete from messages where {within}"), span).rowcount
             for one in ended:
                 count_finished(tx, one.state, -one.n)
-            tx.execute(
-                sql(
-                    "update staging_batches set state = 'abandoned', removed_at = null, copies = 0, settled_copies = 0,"
-                    " new_copies = 0, returned_copies = 0, duplicate_copies = 0, surplus_copies = 0,"
-                    " suspected_copies = 0 where batch_id = :id"
-                ),
-                {"id": batch.batch_id},
-            )
-            # After that: the copies of a batch that counts can't be deleted.
+            # Not before it was taken: the copies of a batch that counts can't be deleted.
             tx.execute(sql("delete from repeat_copies where copy_id >= :low and copy_id < :high"), span)
             record_event(
                 tx,

@@ -258,15 +258,18 @@ def abandon_one(ledger: Ledger, batch_id: int) -> bool:
         )
 
 
-def open_of(ledger: Ledger, lease: RouteLease, *, source: str, shard: int) -> int | None:
-    """The batch that this run's shard has open for ``source``; None when there is none."""
+def open_of(ledger: Ledger, lease: RouteLease, path: str) -> int | None:
+    """The open batch of this run that is written at ``path``; None when there is none.
+
+    Asked by its path, which is given once: two tries of one task have run, fence, source and shard in common.
+    """
     with ledger.read() as connection:
         found = connection.execute(
             sql(
-                "select batch_id from staging_batches where route = :route and fence = :fence and source = :source"
-                " and shard = :shard and state = 'open'"
+                "select batch_id from staging_batches where route = :route and fence = :fence and uri = :path"
+                " and state = 'open'"
             ),
-            {"route": lease.route, "fence": lease.fence, "source": source, "shard": shard},
+            {"route": lease.route, "fence": lease.fence, "path": path},
         ).scalar()
     return None if found is None else int(found)
 

@@ -2,16 +2,19 @@
 
 Each shard looks, writes its look, and receives only then; the first that was written stays. So it shows nothing that
 the run itself holds, whichever shard was first and whatever their clocks say.
+
+Where the broker tells no depth a look shows nothing, but that a shard began is written all the same, and at its end
+that it holds nothing any more. A beginning without an end is a drain that may have died with copies leased.
 """
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.transactions import RouteLease
+from redrive.ledger.transactions import RouteLease, RunTransaction
 
 #: Its place among the counts of the run; no stage has this name.
 _PLACE = "looks"
@@ -20,10 +23,19 @@ _PLACE = "looks"
 class FirstLook(NamedTuple):
     """A source before the run received from it."""
 
-    total: int
+    total: int | None  # None: the broker doesn't tell
     held_by_others: bool  # leased to a dead run, a person who looks, another system
     as_of: datetime | None  # when it was so, where the broker tells late
     began_again: bool  # a shard began twice: what its first try received may still be leased
+    at: datetime | None  # when the first shard wrote it
+    left_open: bool  # a try of a shard did not end well: what it received may still be leased
+
+
+class MayHold(NamedTuple):
+    """An earlier drain that is not known to have ended, whose leases may last."""
+
+    run_id: str
+    until: datetime
 
 
 def note(
@@ -32,24 +44,36 @@ def note(
     source: str,
     *,
     shard: int,
-    total: int,
+    total: int | None,
     in_flight: int,
     as_of: datetime | None,
     now: datetime,
 ) -> None:
-    """``shard`` saw that ``source`` held so many, as of a moment if that is not now, and will receive from it."""
+    """``shard`` saw that ``source`` held so many, as of a moment if that is not now, and will receive from it.
+
+    ``total`` is None where the broker doesn't tell.
+    """
     with ledger.under(lease, now) as tx:
         counts = _counts(tx.connection, lease)
-        kept = (
-            counts.setdefault(_PLACE, {})
-            .setdefault("sources", {})
-            .setdefault(source, {"total": total, "in_flight": in_flight, "as_of": as_of, "shards": []})
-        )
+        look: dict[str, Any] = {
+            "total": total,
+            "in_flight": in_flight,
+            "as_of": as_of,
+            "at": now,
+            "shards": [],
+            "ended": [],
+        }
+        kept = counts.setdefault(_PLACE, {}).setdefault("sources", {}).setdefault(source, look)
         kept["shards"].append(shard)
-        tx.execute(
-            sql("update runs set counts = :counts where run_id = :run_id"),
-            {"counts": json.dumps(counts, default=str)},
-        )
+        _keep(tx, counts)
+
+
+def end(ledger: Ledger, lease: RouteLease, source: str, *, shard: int, now: datetime) -> None:
+    """``shard`` has settled or given back all that it received from ``source``, and receives no more."""
+    with ledger.under(lease, now) as tx:
+        counts = _counts(tx.connection, lease)
+        counts[_PLACE]["sources"][source].setdefault("ended", []).append(shard)
+        _keep(tx, counts)
 
 
 def first(connection: Connection, lease: RouteLease) -> dict[str, FirstLook]:
@@ -61,9 +85,53 @@ def first(connection: Connection, lease: RouteLease) -> dict[str, FirstLook]:
             kept["in_flight"] > 0,
             parse_instant(kept["as_of"]),
             len(kept["shards"]) > len(set(kept["shards"])),
+            parse_instant(kept.get("at")),
+            _left_open(kept),
         )
         for source, kept in sources.items()
     }
+
+
+def may_hold(
+    connection: Connection, lease: RouteLease, source: str, *, leased_for: timedelta, at: datetime
+) -> MayHold | None:
+    """The drain of an earlier run of the route that may still hold copies of ``source`` at the moment ``at``.
+
+    A run that was replaced may have died at any line. Any other one tells by its beginnings and ends. One that was
+    begun anew has forgotten them, and shows by the fence that is missing before its own. The end of a run is its last
+    sign of life; from then a lease lasts ``leased_for``.
+    """
+    rows = connection.execute(
+        sql(
+            "select runs.run_id, runs.fence, runs.status, runs.started_at, runs.finished_at, runs.counts, exists"
+            " (select 1 from runs before where before.route = runs.route and before.fence = runs.fence - 1) as follows"
+            " from runs where runs.route = :route and runs.fence <= :fence"
+            " and (runs.finished_at is null or runs.finished_at > :since_at) order by runs.fence desc"
+        ),
+        {"route": lease.route, "fence": lease.fence, "since_at": at - leased_for},
+    ).all()
+    began = at  # of the run after the one that is looked at
+    for row in rows:
+        started = parse_instant(row.started_at) or began
+        if row.fence < lease.fence:
+            over = (parse_instant(row.finished_at) or began) + leased_for
+            kept = json.loads(row.counts).get(_PLACE, {}).get("sources", {}).get(source)
+            if over > at and (row.status in ("running", "replaced") or (kept is not None and _left_open(kept))):
+                return MayHold(row.run_id, over)
+        if row.fence > 1 and not row.follows and started + leased_for > at:
+            return MayHold(row.run_id, started + leased_for)
+        began = started
+    return None
+
+
+def _left_open(kept: dict[str, Any]) -> bool:
+    return len(kept["shards"]) > len(kept.get("ended", ()))
+
+
+def _keep(tx: RunTransaction, counts: dict[str, Any]) -> None:
+    tx.execute(
+        sql("update runs set counts = :counts where run_id = :run_id"), {"counts": json.dumps(counts, default=str)}
+    )
 
 
 def _counts(connection: Connection, lease: RouteLease) -> dict[str, Any]:
