@@ -24,7 +24,7 @@ _Instead = str | Callable[[re.Match[str]], str]
 
 # Where a text has the literal, what to read instead.
 _WORDINGS: Final[tuple[tuple[str, re.Pattern[str], _Instead], ...]] = tuple(
-    (literal, re.compile(pattern), cast(_Instead, replacement))
+    (literal, re.compile(pattern), cast("_Instead", replacement))
     for literal, pattern, replacement in (
         (
             "An error occurred (",
