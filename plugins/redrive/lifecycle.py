@@ -37,7 +37,8 @@ MOVES: dict[State, dict[State, str]] = {
     S.CLASSIFIED: {
         S.WAITING: "plan: it is to be sent",
         S.HELD: "plan: its group's gate is not open, or the consumers of its destination are stuck",
-        S.TO_REVIEW: "plan: a person has to decide. load: from a file that the ledger did not know. A restored ledger",
+        S.TO_REVIEW: "plan: a person has to decide. load: from a file that the ledger did not know, or it came back"
+        " after people were asked. A restored ledger",
         S.ESCALATED: "review: a suspected copy about which somebody decided",
         S.DISCARDED: "plan: the route discards its cause",
         S.EXPIRED: "plan: older than give_up_after",
@@ -83,7 +84,7 @@ MOVES: dict[State, dict[State, str]] = {
     },
     S.CONFIRMED: {S.RETURNED: "load: it came back after all"},
     S.RETURNED: {S.CLASSIFIED: "load, in the same transaction: with the cause of its newest copy"},
-    S.SUPPRESSED: {},
+    S.SUPPRESSED: {S.RETURNED: "load: it came back after all"},
     S.TO_REVIEW: {
         S.ESCALATED: "escalate: with its question, in the same transaction",
         S.SUPPRESSED: "escalate: the processed check found it",
@@ -94,6 +95,7 @@ MOVES: dict[State, dict[State, str]] = {
     S.ESCALATED: {
         S.WAITING: "review: redeliver or edit",
         S.DISCARDED: "review: discard",
+        S.RETURNED: "load: it came back, and its last send was unknown",
         S.RESTORING: "restore: before it is handed to the broker",
     },
     S.RESTORING: {
@@ -112,7 +114,7 @@ MOVES: dict[State, dict[State, str]] = {
         S.ESCALATED: "escalate: with its question, in the same transaction",
         S.RESTORING: "restore: before it is handed to the broker",
     },
-    S.DISCARDED: {},
+    S.DISCARDED: {S.RETURNED: "load: it came back, and its last send was unknown"},
 }
 
 #: States in which nothing more will happen unless the message comes back.

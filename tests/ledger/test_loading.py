@@ -99,6 +99,48 @@ def test_a_return_of_an_unknown_send_proves_that_it_was_sent(plant: Plant) -> No
     assert plant.states() == {"classified": 1}
 
 
+def finish(plant: Plant, state: str) -> None:
+    """All messages are finished, and counted so."""
+    plant.change(f"update messages set {entering(state)}")
+    count = (
+        "insert into finished_counts (route, state, messages) select route, state, count(*) from messages group by 1, 2"
+    )
+    plant.change(count)
+
+
+@pytest.mark.parametrize(("state", "then"), [("discarded", "to_review"), ("suppressed", "classified")])
+def test_a_finished_message_of_an_unknown_send_can_return(plant: Plant, state: str, then: str) -> None:
+    (one,) = plant.messages(1)
+    plant.send(status="unknown")
+    finish(plant, state)
+    assert plant.load(coming_back(plant, one, cause="application_bug"))[0] == RETURNED
+    assert plant.rows("select state, cause, copy_id > message_id from messages") == [(then, "application_bug", True)]
+    assert plant.rows("select sum(messages) from finished_counts") == [(0,)]
+    assert balance(plant) == (0, 0)
+
+
+def test_a_discarded_message_whose_last_send_is_unknown_returns_with_an_earlier_one(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send(status="unknown")
+    plant.change("update messages set state = 'waiting', plan = 'release', releases = 1, next_attempt_at = changed_at")
+    plant.send(plan="release", status="unknown")
+    finish(plant, "discarded")
+    assert plant.load(coming_back(plant, one, attempt=1))[0] == RETURNED
+    assert plant.states() == {"to_review": 1}, "this copy may be all that there is"
+
+
+@pytest.mark.parametrize("status", ["sent", "unknown"])
+def test_what_was_discarded_after_its_last_return_stays_so_whatever_else_comes_back(plant: Plant, status: str) -> None:
+    (one,) = plant.messages(1)
+    plant.send(status="unknown")
+    plant.change("update messages set state = 'waiting', plan = 'release', releases = 1, next_attempt_at = changed_at")
+    plant.send(plan="release", status=status)
+    plant.load(coming_back(plant, one, attempt=2))
+    finish(plant, "discarded")
+    assert plant.load(coming_back(plant, one, attempt=1))[0] == RETURNED
+    assert plant.states() == {"discarded": 1}
+
+
 def test_a_late_return_of_attempt_1_does_not_touch_attempt_2(plant: Plant) -> None:
     (one,) = plant.messages(1)
     plant.send(status="unknown")

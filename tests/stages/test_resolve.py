@@ -246,6 +246,85 @@ def test_an_unknown_send_that_comes_back_was_sent(tmp_path: Path) -> None:
     assert workshop.query("select attempt, outcome from redelivery_attempts order by 1") == [(1, "returned"), (2, None)]
 
 
+def ask_about_a_send(folder: Path, **route: Any) -> Workshop:
+    """A workshop in which people are asked whether message ``a`` was sent; it was."""
+    workshop = lose_a_response(folder, arrived=True, on_unknown="review", **route)
+    assert workshop.cycle()["escalated"] == 1
+    return workshop
+
+
+def decide(workshop: Workshop, decision: str) -> None:
+    with workshop.ledger.write() as connection:
+        connection.execute(
+            sql("update escalated_messages set decision = :decision, decided_by = 'ana', note = 'the consumer has it'"),
+            {"decision": decision},
+        )
+
+
+QUESTIONS = "select status, decision, cause, reason, error_text from escalated_messages order by escalation_id"
+CAME_BACK = "Nobody knew whether it was sent. It was, and it came back."
+
+
+def test_a_discarded_message_of_an_unknown_send_that_comes_back_is_asked_about(tmp_path: Path) -> None:
+    workshop = ask_about_a_send(tmp_path)
+    decide(workshop, "discard")
+    assert workshop.review()["discarded"] == 1
+    workshop.consume(lambda _: KEY_ERROR)
+    report = workshop.cycle()
+    assert (report["returned"], report["new"], report["escalated"]) == (1, 0, 1)
+    assert workshop.states() == {"escalated": 1}
+    answered, asked = workshop.query(QUESTIONS)
+    assert answered[:2] == ("applied", "discard"), "what ana said stays"
+    why = "It was discarded while nobody knew whether it was sent. It was, and it came back."
+    assert asked == ("open", None, "application_bug", why, KEY_ERROR)
+    assert workshop.bodies("orders") == [], "nothing that somebody discarded is sent without a word"
+    assert workshop.audit() == []
+    decide_last = "update escalated_messages set decision = 'discard', decided_by = 'ana' where status = 'open'"
+    with workshop.ledger.write() as connection:
+        connection.execute(sql(decide_last))
+    assert workshop.review()["discarded"] == 1
+    assert workshop.audit() == [], "what is finished is counted"
+
+
+def test_a_question_about_an_unknown_send_that_comes_back_says_so(tmp_path: Path) -> None:
+    workshop = ask_about_a_send(tmp_path)
+    workshop.consume(lambda _: KEY_ERROR)
+    report = workshop.cycle()
+    assert (report["returned"], report["escalated"]) == (1, 1)
+    assert workshop.query(QUESTIONS) == [("open", None, "application_bug", CAME_BACK, KEY_ERROR)]
+    same = "select asked.group_id = m.group_id, asked.cause = m.cause, m.copy_id > m.message_id"
+    assert workshop.query(f"{same} from escalated_messages asked inner join messages m using (message_id)") == [
+        (True, True, True)
+    ]
+    assert workshop.audit() == []
+
+
+@pytest.mark.parametrize("decision", ["redeliver", "discard"])
+def test_a_decision_about_an_unknown_send_that_comes_back_first_is_asked_again(tmp_path: Path, decision: str) -> None:
+    workshop = ask_about_a_send(tmp_path)
+    decide(workshop, decision)
+    workshop.consume(lambda _: KEY_ERROR)
+    workshop.cycle()
+    assert workshop.query(QUESTIONS) == [("reopened", None, "application_bug", CAME_BACK, KEY_ERROR)]
+    [(why,)] = workshop.query("select refusal from escalated_messages")
+    assert why == f"It came back before this decision of ana was carried out: {decision}. Decide again."
+    assert workshop.query("select reason from audit_events where action = 'reopen'") == [(why,)]
+    assert workshop.review() | {"seconds": 0} == {"released": 0, "discarded": 0, "refused": 0, "seconds": 0}
+    assert workshop.states() == {"escalated": 1}
+    assert workshop.audit() == []
+
+
+def test_a_question_about_what_came_back_stays_although_the_check_knows_its_message(
+    tmp_path: Path, processed: sqlite3.Connection
+) -> None:
+    workshop = ask_about_a_send(tmp_path, processed_check=CHECK)
+    workshop.consume(lambda _: KEY_ERROR)
+    processed.execute("insert into processed values ('a')")
+    workshop.cycle()
+    assert workshop.query(QUESTIONS) == [("open", None, "application_bug", CAME_BACK, KEY_ERROR)]
+    assert workshop.audit() == []
+
+
 def test_an_unknown_send_that_was_processed_is_confirmed(tmp_path: Path, processed: sqlite3.Connection) -> None:
     workshop = lose_a_response(tmp_path, arrived=True, processed_check=CHECK)
     processed.execute("insert into processed values ('a')")

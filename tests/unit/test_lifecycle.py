@@ -20,7 +20,9 @@ presumed -> confirmed | returned
 confirmed -> returned
 returned -> classified
 to_review -> escalated | suppressed | confirmed | returned | restoring
-escalated -> waiting | restoring | discarded
+escalated -> waiting | restoring | discarded | returned
+discarded -> returned
+suppressed -> returned
 restoring -> classified | waiting | held | to_review | escalated | expired | discarded | restore_unknown
 restore_unknown -> escalated | discarded
 """
@@ -42,8 +44,9 @@ def test_everything_else_is_refused_and_says_what_would_be_legal() -> None:
             lifecycle.check(source, target)
 
 
-def test_nothing_leaves_discarded() -> None:
-    assert not MOVES[State.DISCARDED]
+def test_what_is_finished_stays_so_unless_it_comes_back() -> None:
+    assert {target for state in FINISHED for target in MOVES[state]} == {State.RETURNED, State.CONFIRMED}
+    assert set(MOVES[State.DISCARDED]) == {State.RETURNED}
 
 
 def test_every_move_says_who_makes_it() -> None:

@@ -90,7 +90,7 @@ def _without_processed(
     context: Context, checker: Check, page: Sequence[Candidate], totals: dict[str, int]
 ) -> list[Candidate]:
     """Ask about those that are to be looked at for the first time. Of an unknown send it proves that it was one."""
-    to_review = [one for one in page if one.state == State.TO_REVIEW]
+    to_review = [one for one in page if one.state == State.TO_REVIEW and not one.is_asked]
     processed = checker.processed([(one.message_id, one.message_key) for one in to_review])
     sent = [one.message_id for one in to_review if one.perhaps_sent and one.message_id in processed]
     confirmed = outcomes.confirm(context.ledger, context.lease, sent, context.now())

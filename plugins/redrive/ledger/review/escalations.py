@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import ASKED, PERHAPS_SENT, TO_ASK
+from redrive.ledger.predicates import ASKED, PERHAPS_SENT, TO_ASK, UNDECIDED_REVIEW
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import State
 
@@ -39,6 +39,7 @@ class Candidate(NamedTuple):
     message_key: str | None
     body_bytes: int
     perhaps_sent: bool = False  # nobody knows whether its last send was made
+    is_asked: bool = False  # a question about it is before people
 
 
 class Review(NamedTuple):
@@ -52,7 +53,12 @@ class Review(NamedTuple):
     suggested: str
 
 
-_COLUMNS = ", ".join(name if name != "perhaps_sent" else PERHAPS_SENT for name in Candidate._fields)
+_SPECIAL = {
+    "perhaps_sent": PERHAPS_SENT,
+    "is_asked": "exists (select 1 from escalated_messages asked where asked.message_id = messages.message_id"
+    f" and asked.{UNDECIDED_REVIEW})",
+}
+_COLUMNS = ", ".join(_SPECIAL.get(name, name) for name in Candidate._fields)
 #: SQL: waits for a person, or may be in two places, and nobody is asked.
 _UNASKED = (
     f"{ASKED} and not exists (select 1 from escalated_messages asked"
@@ -130,7 +136,8 @@ def ask_again(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now:
 
 
 def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: datetime) -> int:
-    """Write review rows and move the messages, in one transaction; those that moved meanwhile are left alone."""
+    """Write review rows and move the messages, in one transaction; those that moved meanwhile are left alone. A
+    question that is there already asks about the message as it is now."""
     if not reviews:
         return 0
     with ledger.under(lease, now) as tx:
@@ -150,6 +157,7 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
             why="(select coalesce(messages.reason, messages.state) from messages"
             " where messages.message_id = escalated_messages.message_id)",
         )
+        _rewrite(tx, reviews)
         insert_reviews(
             tx,
             reviews,
@@ -170,6 +178,33 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
             )
             for state in sorted({r.candidate.state for r in reviews})
         )
+
+
+def _rewrite(tx: RunTransaction, reviews: Sequence[Review]) -> None:
+    """The questions about messages of table ``chosen`` that are not closed say what these messages are now."""
+    there = set(
+        tx.execute(
+            sql(
+                "select message_id from escalated_messages where status <> 'applied' and message_id in (select"
+                " message_id from chosen where state = (select messages.state from messages"
+                " where messages.message_id = chosen.message_id))"
+            )
+        ).scalars()
+    )
+    stored = tx.dialect.stored(tx.now)
+    tx.many(
+        "update escalated_messages set group_id = ?, cause = ?, reason = ?, error_text = ?, headers = ?,"
+        " destination = ?, attempts = ?, suggested_decision = ?, escalated_at = ?"
+        " where message_id = ? and status <> 'applied'",
+        [
+            (
+                one.group_id, one.cause, one.reason or one.state, _storable(review.error_text),
+                json.dumps(review.headers), one.destination, one.attempts, review.suggested, stored, one.message_id,
+            )
+            for review in reviews
+            if (one := review.candidate).message_id in there
+        ],
+    )  # fmt: skip
 
 
 def reopen(
