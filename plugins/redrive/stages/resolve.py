@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import cache, partial
 from typing import NamedTuple
 
-from redrive.brokers.base import Broker, Capabilities, QueueInfo
+from redrive.brokers.base import Broker, Capabilities, Origin, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
 from redrive.ledger.delivery import outcomes, presuming, unknown_sends
 from redrive.lifecycle import Plan
@@ -82,21 +82,24 @@ class Redrive(NamedTuple):
 
 def redrive_at_origins(broker: Broker, route: Route) -> Redrive:
     """As configured for the route's sources, or as the broker says; else 30 seconds times 5."""
-    found = [_redrive_to(broker, source) for source in route.sources if source.kind == "dead_letter"]
+    found = [one for source in route.sources if source.kind == "dead_letter" for one in _holds(broker, source)]
     if not found:
         return Redrive(timedelta(minutes=5), Holds(timedelta(minutes=1), 5))
-    leases, deliveries = zip(*(one.holds for one in found), strict=True)
-    return Redrive(max(one.longest for one in found), Holds(max(leases), max(deliveries)))
+    leases, deliveries = zip(*found, strict=True)
+    return Redrive(max(lease * times for lease, times in found), Holds(max(leases), max(deliveries)))
 
 
-def _redrive_to(broker: Broker, source: Source) -> Redrive:
+def _holds(broker: Broker, source: Source) -> list[Holds]:
+    """Of each origin that dead-letters into ``source``."""
     lease, deliveries = source.lease, source.max_deliveries
     told = QueueInfo()
     if lease is None or deliveries is None:
         with suppress(BrokerError):  # not everybody may ask
             told = broker.describe(source.queue)
-    holds = Holds(lease or told.origin_lease or ASSUMED.lease, deliveries or told.max_deliveries or ASSUMED.deliveries)
-    return Redrive(holds.lease * holds.deliveries, holds)
+    return [
+        Holds(lease or one.lease or ASSUMED.lease, deliveries or one.max_deliveries or ASSUMED.deliveries)
+        for one in told.origins or (Origin(told.origin_lease, told.max_deliveries),)
+    ]
 
 
 def _confirm(context: Context) -> tuple[int, int]:
