@@ -618,14 +618,30 @@ def test_both_names_of_a_missing_queue_are_known(script: ScriptedSqs, broker: Am
         broker.depth("orders")
 
 
-def test_max_deliveries_comes_from_the_queues_that_dead_letter_here(script: ScriptedSqs, broker: AmazonSqs) -> None:
-    policies = {"a": '{"maxReceiveCount": "5"}', "b": '{"maxReceiveCount": 3}'}
-    script.always["ListDeadLetterSourceQueues"] = {"queueUrls": [f"{script.url}/0/{name}" for name in policies]}
-    script.always["GetQueueAttributes"] = lambda request: {
-        "Attributes": {"RedrivePolicy": policies.get(request["QueueUrl"][-1], "{}")}
+def test_lease_and_deliveries_come_from_the_queues_that_dead_letter_here(
+    script: ScriptedSqs, broker: AmazonSqs
+) -> None:
+    feeding = {
+        "a": {"RedrivePolicy": '{"maxReceiveCount": "5"}', "VisibilityTimeout": "900"},
+        "b": {"RedrivePolicy": '{"maxReceiveCount": 3}', "VisibilityTimeout": "60"},
     }
+    script.always["ListDeadLetterSourceQueues"] = {"queueUrls": [f"{script.url}/0/{name}" for name in feeding]}
+    script.always["GetQueueAttributes"] = lambda request: {
+        "Attributes": feeding.get(request["QueueUrl"][-1], {"VisibilityTimeout": "30"})
+    }
+    told = broker.describe("orders-dlq")
 
-    assert broker.describe("orders-dlq").max_deliveries == 3
+    assert (told.max_deliveries, told.lease, told.origin_lease) == (3, timedelta(seconds=30), timedelta(minutes=15))
+    assert told.origins == ((timedelta(minutes=15), 5), (timedelta(minutes=1), 3))
+    assert broker.requests == {"GetQueueUrl": 1, "GetQueueAttributes": 3, "ListDeadLetterSourceQueues": 1}
+
+
+def test_where_the_origins_may_not_be_listed_no_lease_of_theirs_is_told(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    script.always["ListDeadLetterSourceQueues"] = Refuse("AccessDenied")
+    script.always["GetQueueAttributes"] = {"Attributes": {"VisibilityTimeout": "30"}}
+    told = broker.describe("orders-dlq")
+
+    assert (told.max_deliveries, told.lease, told.origin_lease, told.origins) == (None, timedelta(seconds=30), None, ())
 
 
 def test_every_request_is_counted(script: ScriptedSqs, broker: AmazonSqs) -> None:

@@ -991,6 +991,7 @@ def test_a_description_tells_what_is_known(bus: ServiceBusStandIn, broker: Azure
     live, dead = broker.describe("orders"), broker.describe("orders/$DeadLetterQueue")
 
     assert (live.lease, live.max_deliveries, live.retention) == (timedelta(seconds=45), 7, timedelta(days=1))
+    assert (live.origin_lease, dead.origin_lease) == (None, timedelta(seconds=45))
     assert live.dead_letter_queue == "orders/$DeadLetterQueue"
     assert (dead.lease, dead.max_deliveries, dead.retention, dead.dead_letter_queue) == (
         timedelta(seconds=45),

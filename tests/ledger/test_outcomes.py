@@ -12,7 +12,7 @@ from redrive.ledger.delivery.observations import Observation
 from redrive.ledger.drain import horizon
 from redrive.ledger.engine import Ledger
 from redrive.lifecycle import Plan
-from redrive.policy.worked_past import Consumption, Look, Sends, worked_past
+from redrive.policy.worked_past import Consumption, Holds, Look, Sends, worked_past
 from tests.ledger.planting import MINUTE, NOW, Plant
 
 WINDOW = 5 * MINUTE
@@ -262,11 +262,19 @@ def test_zeros_of_before_a_send_are_none_of_after_it() -> None:
     assert passed([SENT, late], estimates(0, 0, 0, 0)) == {1: at(3), 2: at(4)}
 
 
+def given_out(seen: list[Look], *, lease: float, deliveries: int) -> dict[int, datetime]:
+    return worked_past([SENT], seen, Consumption(holds=Holds(timedelta(minutes=lease), deliveries)))
+
+
+def held(*waiting: int) -> list[Look]:
+    """One look a minute: so many wait, and consumers hold nine, of which some may be ours."""
+    return [look._replace(waiting=number) for look, number in zip(looks(*[9] * len(waiting)), waiting, strict=True)]
+
+
 def test_what_is_estimated_to_be_given_out_counts_if_it_stays_so() -> None:
-    seen = [look._replace(waiting=0, depth=9) for look in estimates(0, 0, 0)]
-    over = timedelta(minutes=5)
-    assert worked_past([SENT], seen, Consumption(redrive=over), at(7.9)) == {}
-    assert worked_past([SENT], seen, Consumption(redrive=over), at(8)) == {1: at(8)}
+    seen = [look._replace(zeros_apart=timedelta(minutes=2)) for look in held(*[0] * 8)]
+    assert given_out(seen[:7], lease=5, deliveries=1) == {}
+    assert given_out(seen, lease=5, deliveries=1) == {1: at(8)}
 
 
 def test_a_look_is_as_old_as_the_broker_may_be_late() -> None:
@@ -320,22 +328,45 @@ def test_where_later_ones_go_past_earlier_ones_only_emptiness_proves(
 
 
 @pytest.mark.parametrize(
-    ("redrive", "now", "proved"),
-    [(5, 8, {1: at(7)}), (5, 6.9, {}), (None, 60, {})],
-    ids=["the redrive is over", "it isn't yet", "no lease ends there"],
+    ("waiting", "proved"),
+    [
+        ([1, *[0] * 7], {1: at(8)}),
+        ([1, *[0] * 6], {}),
+        ([0, 0, *[5] * 90], {}),
+        ([0, 0, *[5] * 90, 0], {}),
+        ([*[0] * 4, 5, *[0] * 4], {1: at(8)}),
+        ([0, 0, 5, 5, 0, 0], {}),
+        ([0, 5, 0, 5, 0, 5, 0], {1: at(7)}),
+        ([0, 5, 5, 0, 5, 5, 5, 0, 5, 5], {}),
+        ([0, 5, 5, 0, 5, 5, 5, 0, 5, 5, 0], {1: at(11)}),
+    ],
+    ids=[
+        "the redrive is over",
+        "it isn't yet",
+        "taken once, and consumers are down since",
+        "taken once more",
+        "two times of emptiness that last together",
+        "that don't",
+        "short times of emptiness, a lease apart each",
+        "three of them only",
+        "four",
+    ],
 )
 def test_a_busy_queue_is_worked_past_when_what_was_given_out_would_have_died(
-    redrive: float | None, now: float, proved: dict[int, datetime]
+    waiting: list[int], proved: dict[int, datetime]
 ) -> None:
-    """It is never empty: at minute 2 nothing waits and consumers hold nine, of which one may be ours."""
-    seen = [look._replace(waiting=waiting) for look, waiting in zip(looks(9, 9, 9), (1, 0, 0), strict=True)]
-    over = None if redrive is None else timedelta(minutes=redrive)
-    assert worked_past([SENT], seen, Consumption(redrive=over), at(now)) == proved
+    """Two minutes, three times: what waits at a look may be ours, and then it is not dying."""
+    assert given_out(held(*waiting), lease=2, deliveries=3) == proved
+
+
+def test_nothing_dies_of_leases_where_none_ends() -> None:
+    assert worked_past([SENT], held(*[0] * 60), Consumption()) == {}
 
 
 def test_what_was_given_out_before_the_send_says_nothing() -> None:
     early = Look(at(1), 9, timedelta(minutes=1), waiting=0)
-    assert worked_past([SENT], [early], Consumption(redrive=timedelta(minutes=5)), at(60)) == {}
+    seen = [early, *(look._replace(waiting=1) for look in looks(*[9] * 60)[1:])]
+    assert given_out(seen, lease=5, deliveries=1) == {}
 
 
 @pytest.mark.parametrize(("fence", "proved"), [(6, False), (7, False), (8, True), (None, False)])

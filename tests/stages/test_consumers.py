@@ -147,6 +147,24 @@ def test_the_budget_shrinks_to_the_healthy_share(tmp_path: Path) -> None:
     assert deliver(workshop, planned(workshop, well=2)) == 5, "half of the consumers, half of what may be in flight"
 
 
+def test_what_was_seen_of_stuck_consumers_long_ago_holds_nothing_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The management API is away since, and the consumers may have been restarted."""
+    workshop = Workshop(tmp_path)
+    stick(workshop, stuck=2, well=0)
+    workshop.die("a", "b", error=REFUSED)
+    assert health(workshop) == {"isolated": 1, "stuck": 1}
+
+    def away(queue: str) -> list[ConsumerStats]:
+        raise BrokerUnavailable(f"consumers of queue {queue}: 503")
+
+    monkeypatch.setattr(workshop.broker, "consumers", away)
+    assert workshop.cycle()["redelivered"] == 0, "so they were minutes ago"
+    workshop.advance(hours=1)
+    assert workshop.cycle()["redelivered"] == 2
+
+
 def go_on(workshop: Workshop, well: int) -> None:
     """Those who are well have acked again."""
     for n in range(well):

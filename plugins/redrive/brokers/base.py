@@ -208,20 +208,28 @@ class Depth(NamedTuple):
 UNKNOWN_DEPTH = Depth(None, None, None)
 
 
+class Origin(NamedTuple):
+    """How often one queue gives out a message before it dead-letters it, and for how long each time."""
+
+    lease: timedelta | None
+    max_deliveries: int | None
+
+
 class QueueInfo(NamedTuple):
     """What a broker tells about a queue; None where it doesn't."""
 
     retention: timedelta | None = None
     lease: timedelta | None = None
-    max_deliveries: int | None = None  # of the origin that dead-letters from here
+    max_deliveries: int | None = None  # of the origin that dead-letters from here; of several the least
     ordered: bool = False
     dead_letter_queue: str | None = None
     max_message_bytes: int | None = None
     subscribers: int | None = None  # who gets what is published here; asked where a redelivery has no single target
-    origin_lease: timedelta | None = None  # of the origin that dead-letters from here
+    origin_lease: timedelta | None = None  # of the origin that dead-letters from here; of several the longest
     own_max_deliveries: int | None = None  # after so many this queue dead-letters a message; None: never
     warnings: tuple[str, ...] = ()  # what is dangerous about it, each the rest of a sentence that begins with its name
     bounds: tuple[str, ...] = ()  # what holds there and is good to know, in the same form
+    origins: tuple[Origin, ...] = ()  # each of those that dead-letter from here, where the broker tells them apart
 
 
 class Settled(NamedTuple):

@@ -7,8 +7,11 @@ Each of these proves it of a slice:
 - The destination gives out first what came first, and at least as many messages have left it as it held when it was
   first seen after the send; or a later send of ours has come back from there, or was proved to be processed. Where
   later messages may go past earlier ones, neither says anything about one that may still lie there.
-- A consumer's hold ends by the broker's clock, a look showed that nothing waited (so consumers had been given all of
-  it), and the longest redrive has passed since. What failed is in the dead-letter queue then.
+- A consumer's hold ends by the broker's clock, and looks said that nothing waited for as long as the longest redrive
+  takes. Then consumers were given all of it as often as it may be, and what failed is in the dead-letter queue. While
+  something waits, no such time passes: consumers may be down, and then it lies there for as long as they are. A busy
+  queue nearly always holds something that waits. There each time of emptiness counts for itself, and between two that
+  are a lease or more apart one more delivery was used up: who held it at the first holds it no more.
 
 A look counts only for its own destination: a queue of the same name at another broker or connection is another one. It
 counts as one after the send only if the depth that the broker told, which may be late, was that of after the send.
@@ -40,12 +43,19 @@ NOBODYS = 2**63
 CLOCKS = timedelta(minutes=2)
 
 
+class Holds(NamedTuple):
+    """How often a message is given out before the broker dead-letters it, and for how long at most each time."""
+
+    lease: timedelta
+    deliveries: int
+
+
 @dataclass(frozen=True, slots=True)
 class Consumption:
     """How a destination's messages are taken from it, as far as that proves what has become of one."""
 
     in_order: bool = False  # what came first is given first
-    redrive: timedelta | None = None  # consumers' leases end by the broker's clock: how long the longest redrive takes
+    holds: Holds | None = None  # consumers' leases end by the broker's clock: how often, and after how long
 
 
 class Look(NamedTuple):
@@ -87,19 +97,16 @@ class Sends(NamedTuple):
     fence: int = 0  # of the run that claimed it
 
 
-def worked_past(
-    slices: Sequence[Sends], looks: Sequence[Look], how: Consumption, now: datetime | None = None
-) -> dict[int, datetime]:
+def worked_past(slices: Sequence[Sends], looks: Sequence[Look], how: Consumption) -> dict[int, datetime]:
     """Since when one destination is known to have worked past each of these slices; the others are left
-    out. ``looks`` may be in any order. What its consumers were given by a look is done or dead-lettered when the
-    longest redrive after it is over ``now``."""
+    out. ``looks`` may be in any order."""
     looks = sorted(looks, key=lambda look: (look.since, look.at))
     #: The earliest moment, and run, of each look and of all that follow.
     times = _least_of_the_rest([look.surely_since for look in looks])
     runs = _least_of_the_rest([NOBODYS if look.fence is None else look.fence for look in looks])
     flow = _Flow(slices, looks) if how.in_order else None
     empty = _Zeros(looks, [look.depth == 0 for look in looks])
-    given_out = _Zeros(looks, [look.waiting == 0 for look in looks])
+    given_out = _GivenOut(looks, how.holds) if how.holds is not None else None
     ordered = sorted(slices, key=lambda one: one.fence)
     fences = [one.fence for one in ordered]
     claims = _least_of_the_rest([one.claimed_at for one in ordered])
@@ -118,11 +125,9 @@ def worked_past(
         first = max(bisect_right(times, one.last_sent_at), bisect_right(runs, one.fence))
         if first < len(looks):
             gone = flow.gone_by(first) if flow is not None else None
+            dead = given_out.to_the_end(first) if given_out is not None else None
             # By the time of a look it was surely so, be its depth late or not.
-            moments += [looks[number].at for number in (gone, empty.by(first)) if number is not None]
-            if how.redrive is not None and now is not None and (given := given_out.by(first)) is not None:
-                ends = looks[given].at + how.redrive
-                moments += [ends] if ends <= now else []
+            moments += [looks[number].at for number in (gone, empty.by(first), dead) if number is not None]
         if moments:
             found[one.slice_id] = min(moments)
     return found
@@ -164,12 +169,50 @@ class _Zeros:
                 return sure
         return self._next[row]
 
+    def end_of(self, zero: int) -> int:
+        """The look after the last of the row to which this ``zero`` belongs."""
+        return self._rows[bisect_right(self._rows, zero, key=lambda one: one[0]) - 1][1]
+
     def _within(self, start: int, end: int) -> int | None:
         if start >= end:
             return None
         apart = self._looks[start].zeros_apart
         found = bisect_left(self._times, self._times[start] + apart, lo=start)
         return found if found < end else None
+
+
+class _GivenOut:
+    """When what lay in a destination had surely been given out as often as it may be, and no hold was left."""
+
+    def __init__(self, looks: Sequence[Look], holds: Holds) -> None:
+        self._looks = looks
+        self._times = [look.since for look in looks]
+        self._none_waits = _Zeros(looks, [look.waiting == 0 for look in looks])
+        self._holds = holds
+        self._known: dict[int, int | None] = {}
+
+    def to_the_end(self, first: int) -> int | None:
+        """The look by which that is sure of what lay there at the ``first``; None if there is none."""
+        found = self._none_waits.by(first)
+        if found is None:
+            return None
+        if found not in self._known:
+            self._known[found] = self._after(found)
+        return self._known[found]
+
+    def _after(self, found: int | None) -> int | None:
+        lease, left = self._holds
+        while found is not None:
+            moment, end = self._looks[found].at, self._none_waits.end_of(found)
+            dead = bisect_left(self._times, moment + left * lease, lo=found)
+            if dead < end:
+                return dead
+            over = max(0, (self._times[end - 1] - moment) // lease)
+            found = self._none_waits.by(bisect_left(self._times, moment + (over + 1) * lease, lo=end))
+            left -= over + 1
+            if left == 0:
+                return found
+        return None
 
 
 class _Flow:

@@ -39,12 +39,14 @@ class Source(Part):
     )
     lease: Duration | None = Field(
         default=None,
-        description="How long the *origin* leases a message to its consumers. Default: asked of the broker.",
+        description="How long the *origin* leases a message to its consumers. Default: asked of the broker; 30 seconds "
+        "where it doesn't tell.",
     )
     max_deliveries: int | None = Field(
         default=None,
         ge=1,
-        description="Deliveries at the origin before a message is dead-lettered. Default: asked of the broker.",
+        description="Deliveries at the origin before a message is dead-lettered. Default: asked of the broker; 5 where "
+        "it doesn't tell.",
     )
     retention: Duration | None = Field(
         default=None, description="How long the broker keeps a message. Default: asked of the broker."

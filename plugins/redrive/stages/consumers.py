@@ -189,9 +189,13 @@ def assess(
 
 
 def healthy_share(context: Context, queue: str) -> float:
-    """The share of the queue's consumers that counts: 1 where nothing is known, 0 while all of them are stuck."""
+    """The share of the queue's consumers that counts: 1 where nothing is known, 0 while all of them are stuck.
+
+    What was seen long ago is not known: the broker may not have told since, and they may be others by now.
+    """
+    since = context.now() - ledger_consumers.RECENT
     with context.ledger.read() as connection:
-        known = ledger_consumers.of_queue(connection, context.name, queue)
+        known = ledger_consumers.of_queue(connection, context.name, queue, since=since)
     present = [one.status for one in known if one.status != "gone"]
     if not present:
         return 1.0

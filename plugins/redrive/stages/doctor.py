@@ -344,7 +344,7 @@ def _window(settings: Settings, name: str, route: Route, broker: Broker) -> Iter
     if seen is not None:
         least, why = seen, f"99 of 100 returns took no longer than {seen}"
     else:
-        least = resolve.longest_redrive(broker, route)
+        least = resolve.redrive_at_origins(broker, route).longest
         why = (
             f"lease x max deliveries = {least}; if the broker doesn't tell what holds at the origin, say it with"
             " sources[].lease and sources[].max_deliveries"

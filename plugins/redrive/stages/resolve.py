@@ -1,21 +1,25 @@
 """Resolve: what became of past sends. Proof first, then absence within a window that could have shown a return."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache, partial
+from typing import NamedTuple
 
-from redrive.brokers.base import Broker, Capabilities, QueueInfo
+from redrive.brokers.base import Broker, Capabilities, Origin, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
 from redrive.ledger.delivery import outcomes, presuming, unknown_sends
 from redrive.lifecycle import Plan
 from redrive.policy.next_step import trusted
-from redrive.policy.worked_past import Consumption
+from redrive.policy.worked_past import Consumption, Holds
 from redrive.settings import Route, Source
 from redrive.stages.checking import open_check, vouches_for_unknown
 from redrive.stages.context import Context
 
 #: Messages asked about at once.
 PAGE = 5_000
+#: What is reckoned with where neither the configuration nor the broker tells.
+ASSUMED = Holds(timedelta(seconds=30), 5)
 
 
 def resolve(context: Context) -> dict[str, int]:
@@ -24,13 +28,16 @@ def resolve(context: Context) -> dict[str, int]:
         if not outcomes.any_under_observation(connection, context.name):
             return {"confirmed": 0, "presumed": 0, "unanswered": 0, "decided_unknown": 0}
     confirmed, unanswered = _confirm(context)
-    longest = cache(lambda: longest_redrive(context.broker, context.route))
-    window = observation_window(context, longest)
+    redrive = cache(lambda: redrive_at_origins(context.broker, context.route))
+    window = observation_window(context, lambda: redrive().longest)
     watched = _watched(context)
     presumed = presuming.presume(
         context.ledger,
         context.lease,
-        {queue: Consumption(able.in_order, longest() if able.leases_end else None) for queue, able in watched.items()},
+        {
+            queue: Consumption(able.in_order, redrive().holds if able.leases_end else None)
+            for queue, able in watched.items()
+        },
         window=window,
         sources=[source.queue for source in context.route.sources],
         now=context.now(),
@@ -66,24 +73,33 @@ def observation_window(context: Context, longest: Callable[[], timedelta]) -> ti
     return timedelta(seconds=seconds) if seconds is not None else longest()
 
 
-def longest_redrive(broker: Broker, route: Route) -> timedelta:
-    """How long a message that fails may be delivered again and again before the broker dead-letters it: the longest of
-    the route's sources."""
-    return max(
-        (_longest_redrive(broker, source) for source in route.sources if source.kind == "dead_letter"),
-        default=timedelta(minutes=5),
-    )
+class Redrive(NamedTuple):
+    """What a message that fails may go through before the broker dead-letters it, at whichever origin."""
+
+    longest: timedelta  # lease times deliveries of the origin where that is the longest
+    holds: Holds  # the longest lease of all, and the most deliveries
 
 
-def _longest_redrive(broker: Broker, source: Source) -> timedelta:
+def redrive_at_origins(broker: Broker, route: Route) -> Redrive:
+    """As configured for the route's sources, or as the broker says; else 30 seconds times 5."""
+    found = [one for source in route.sources if source.kind == "dead_letter" for one in _holds(broker, source)]
+    if not found:
+        return Redrive(timedelta(minutes=5), Holds(timedelta(minutes=1), 5))
+    leases, deliveries = zip(*found, strict=True)
+    return Redrive(max(lease * times for lease, times in found), Holds(max(leases), max(deliveries)))
+
+
+def _holds(broker: Broker, source: Source) -> list[Holds]:
+    """Of each origin that dead-letters into ``source``."""
     lease, deliveries = source.lease, source.max_deliveries
+    told = QueueInfo()
     if lease is None or deliveries is None:
-        try:
+        with suppress(BrokerError):  # not everybody may ask
             told = broker.describe(source.queue)
-        except BrokerError:  # not everybody may ask
-            told = QueueInfo()
-        lease, deliveries = lease or told.origin_lease, deliveries or told.max_deliveries
-    return (lease or timedelta(seconds=30)) * (deliveries or 5)
+    return [
+        Holds(lease or one.lease or ASSUMED.lease, deliveries or one.max_deliveries or ASSUMED.deliveries)
+        for one in told.origins or (Origin(told.origin_lease, told.max_deliveries),)
+    ]
 
 
 def _confirm(context: Context) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from redrive.brokers.base import (
     Capabilities,
     ConsumerStats,
     Depth,
+    Origin,
     Publication,
     QueueInfo,
     Settled,
@@ -105,6 +106,7 @@ class MemoryBroker:
             ]
             return found.info._replace(
                 max_deliveries=min(feeding, default=found.info.max_deliveries),
+                origins=tuple(Origin(None, deliveries) for deliveries in feeding),
                 own_max_deliveries=found.info.max_deliveries if found.info.dead_letter_queue else None,
             )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from google.pubsub_v1 import types
 
-from redrive.brokers.base import UNKNOWN_DEPTH, Depth, QueueInfo
+from redrive.brokers.base import UNKNOWN_DEPTH, Depth, Origin, QueueInfo
 from redrive.brokers.pubsub.calls import Calls
 from redrive.brokers.pubsub.kind import BATCH, MAX_BYTES
 from redrive.brokers.pubsub.message import is_full, short_name
@@ -104,6 +104,7 @@ class Inspector:
             max_message_bytes=MAX_BYTES,
             subscribers=readers,
             origin_lease=_lease_of(origins),
+            origins=tuple(Origin(_lease_of([one]), one.dead_letter_policy.max_delivery_attempts) for one in origins),
         )
 
     def _subscriptions_of(self, queue: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from redrive.brokers.base import ConsumerStats, Depth, QueueInfo
+from redrive.brokers.base import ConsumerStats, Depth, Origin, QueueInfo
 from redrive.brokers.rabbitmq.delays import DelayQueues
 from redrive.brokers.rabbitmq.kind import CONSUMER_TIMEOUT
 from redrive.brokers.rabbitmq.management import Management, QueueFacts
@@ -83,6 +83,7 @@ class Looking:
             ordered=facts.single_active_consumer,  # only then does a second consumer not overtake the first
             dead_letter_queue=targets[0] if targets else None,
             warnings=_warnings(facts),
+            origins=tuple(Origin(None, limit + 1) for limit in limits),
         )
 
     def consumers(self, queue: str) -> list[ConsumerStats]:

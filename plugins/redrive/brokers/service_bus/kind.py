@@ -39,6 +39,7 @@ CAPABILITIES = Capabilities(
     takes_back=False,
     untried_rights="the claims Listen on sources and Send on destinations, or the roles Azure Service Bus Data Receiver"
     " and Data Sender",
+    tells_origin_lease=True,
     consumer_ids="new",  # where duplicates are detected; else a MessageId is kept
 )
 
@@ -96,7 +97,9 @@ KIND = BrokerKind(
     },
     words={
         "sources[].queue": "On Service Bus `orders` of kind `dead_letter` means `orders/$DeadLetterQueue`, and "
-        "`news/*` those of all subscriptions of the topic `news`, also of later ones."
+        "`news/*` those of all subscriptions of the topic `news`, also of later ones.",
+        "sources[].lease": "On Service Bus: the lock duration, which takes the right Manage. If your consumers renew "
+        "their locks, say for how long.",
     },
     source_name=source_name,
     many=lambda queue: topic_of_many(queue) is not None,

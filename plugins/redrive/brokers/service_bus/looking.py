@@ -158,6 +158,7 @@ class Looking:
             retention=None if dead else facts.time_to_live,
             lease=facts.lock_duration,
             max_deliveries=facts.max_delivery_count,
+            origin_lease=facts.lock_duration if dead else None,
             ordered=facts.requires_session and not dead,
             dead_letter_queue=None if dead else forwarded or own,
             max_message_bytes=topic.max_bytes if topic else None,

@@ -47,6 +47,7 @@ STANDARD = Capabilities(
     leases_end=True,
     depth_lag=timedelta(minutes=1),  # AWS: the numbers are approximate, and right about a minute after the last change
     zeros_apart=timedelta(minutes=2),  # AWS: "0 for several minutes" before a queue is known to be empty
+    tells_origin_lease=True,
     times_tell_leases=True,
     ids_of_sends=True,
 )
@@ -76,7 +77,8 @@ KIND = BrokerKind(
         ),
     },
     words={
-        "sources[].lease": "On SQS: the visibility timeout.",
+        "sources[].lease": "On SQS: the visibility timeout of the queues that dead-letter into it, which takes "
+        "`sqs:ListDeadLetterSourceQueues`.",
         "backoff.native": "SQS keeps no delay of a single message in FIFO queues.",
         "ages.sample": "Only for SQS.",
     },

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from redrive.brokers.base import Depth, QueueInfo
+from redrive.brokers.base import Depth, Origin, QueueInfo
 from redrive.brokers.sqs.calls import Calls
 from redrive.brokers.sqs.message import MAX_BYTES, is_fifo, queue_of_arn
 from redrive.errors import BrokerError, PermissionRefused
@@ -31,23 +31,28 @@ class Inspector:
     def describe(self, queue: str) -> QueueInfo:
         """See :class:`~redrive.brokers.base.Broker`.
 
-        ``max_deliveries`` is the smallest of the queues that dead-letter into ``queue``; where there are
-        none, or SQS does not say which, it is that of ``queue`` itself.
+        ``max_deliveries`` is the smallest of the queues that dead-letter into ``queue``, and ``origin_lease`` their
+        longest visibility timeout. Where there are none, or SQS does not say which, the former is that of ``queue``
+        itself.
         """
         url = self._calls.url(queue)
         found = self._attributes(queue, url, ["All"])
         policy = _policy(found)
+        origins = self._origins(queue, url)
+        deliveries = [one.max_deliveries for one in origins if one.max_deliveries]
         largest = found.get("MaximumMessageSize")
         if largest is not None:
             self._max_bytes[queue] = int(largest)
         return QueueInfo(
             retention=_seconds(found.get("MessageRetentionPeriod")),
             lease=_seconds(found.get("VisibilityTimeout")),
-            max_deliveries=self._source_deliveries(queue, url) or _max_receives(policy),
+            max_deliveries=min(deliveries, default=_max_receives(policy)),
             ordered=is_fifo(queue),
             dead_letter_queue=queue_of_arn(policy.get("deadLetterTargetArn")),
             max_message_bytes=int(largest) if largest is not None else None,
+            origin_lease=max((one.lease for one in origins if one.lease), default=None),
             own_max_deliveries=_max_receives(policy),
+            origins=origins,
         )
 
     def max_bytes(self, queue: str) -> int:
@@ -59,16 +64,16 @@ class Inspector:
                 self._max_bytes[queue] = MAX_BYTES
         return self._max_bytes[queue]
 
-    def _source_deliveries(self, queue: str, url: str) -> int | None:
+    def _origins(self, queue: str, url: str) -> tuple[Origin, ...]:
         try:
             answer = self._calls.call("ListDeadLetterSourceQueues", queue, QueueUrl=url)
-            counts = [
-                _max_receives(_policy(self._attributes(queue, source, ["RedrivePolicy"])))
+            told = [
+                self._attributes(queue, source, ["RedrivePolicy", "VisibilityTimeout"])
                 for source in answer.get("queueUrls", ())
             ]
         except BrokerError:  # not every server has it, and not everybody may ask
-            return None
-        return min((count for count in counts if count), default=None)
+            return ()
+        return tuple(Origin(_seconds(one.get("VisibilityTimeout")), _max_receives(_policy(one))) for one in told)
 
     def _attributes(self, queue: str, url: str, names: list[str]) -> dict[str, str]:
         answer = self._calls.call("GetQueueAttributes", queue, QueueUrl=url, AttributeNames=names)

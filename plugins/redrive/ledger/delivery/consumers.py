@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple, cast
 
 from sqlalchemy.engine import Connection
@@ -16,6 +16,7 @@ from redrive.ledger.transactions import MACHINE, RouteLease, Transaction
 REMEMBERED = timedelta(days=7)
 #: What was seen longer ago says nothing of how consumers are now.
 RECENT = timedelta(hours=1)
+_EVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Health(NamedTuple):
@@ -30,14 +31,15 @@ class Health(NamedTuple):
     closed_at: datetime | None = None  # when the broker was asked to close its connection
 
 
-def of_queue(connection: Connection, route: str, queue: str) -> list[Health]:
-    """What was written down last about the consumers of one queue, those that left included."""
+def of_queue(connection: Connection, route: str, queue: str, *, since: datetime = _EVER) -> list[Health]:
+    """What was written down last about the consumers of one queue, those that left included; only after ``since``."""
     rows = connection.execute(
         sql(
             "select consumer, unacked, progress, last_progress_at, observed_at, status, isolated_at,"
-            " closed_at from consumer_health where route = :route and queue = :queue order by consumer"
+            " closed_at from consumer_health where route = :route and queue = :queue and observed_at > :since_at"
+            " order by consumer"
         ),
-        {"route": route, "queue": queue},
+        {"route": route, "queue": queue, "since_at": since},
     )
     return [
         Health(

@@ -157,7 +157,7 @@ def _note_worked_past(tx: RunTransaction, destinations: Mapping[str, Consumption
         ]
         tx.many(
             "update delivery_slices set observed_from = ? where slice_id = ?",
-            [(tx.dialect.stored(at), slice_id) for slice_id, at in worked_past(sends, seen, how, tx.now).items()],
+            [(tx.dialect.stored(at), slice_id) for slice_id, at in worked_past(sends, seen, how).items()],
         )
     end = tx.dialect.later("observed_from", str(window.total_seconds()))
     tx.execute(
