@@ -225,8 +225,10 @@ def mark(
     messages of the slice from the first of them to the last, but for those that were given back.
 
     Says whether the next window was announced: not when the claim's deadline has passed. A message that was not sent
-    for a reason of its own is tried ``tries`` times, then goes to people. Raises :class:`LeaseLost` and records nothing
-    when the slice was closed meanwhile: what was on the wire counts as unknown then, and may have been claimed anew.
+    for a reason of its own is tried ``tries`` times, then goes to people: one that is refused at once, one that is to
+    be tried again where it was the only one of its window that was not sent. Any other time waits for the broker, and
+    ends with the age at which the route gives up. Raises :class:`LeaseLost` and records nothing when the slice was
+    closed meanwhile: what was on the wire counts as unknown then, and may have been claimed anew.
     """
     if not marks:
         return False
@@ -306,7 +308,9 @@ def _mark_not_sent(
     failed = [m for m in marks if m.status in ("retry", "refused")]
     if not failed:
         return
-    whole_window = len(failed) == len(marks) and all(m.status == "retry" for m in failed)
+    # What the broker does not take now is its trouble, and behind whom a message waits is not its fault. Only of the
+    # one message of a window that stayed, where it took all others, is it likely that the reason lies in itself.
+    alone = len(marks) > 1 and sum(m.status == "sent" for m in marks) == len(marks) - 1
     put_back(tx, slice_id, [m.message_id for m in failed], failed[0].detail)
     jitter = backoff.dice_sql("message_id", "(attempts + send_failures + 1)")
     again = tx.dialect.later(":now", f"{RETRY_AFTER.total_seconds()} * {jitter}")
@@ -317,9 +321,7 @@ def _mark_not_sent(
             f" else {again} end where message_id in (select message_id from back) and state = 'waiting'"
         )
     )
-    if whole_window:  # the broker's trouble, not the messages'
-        return
-    for one in failed:
+    for one in failed if alone else [m for m in failed if m.status == "refused"]:
         row = tx.execute(
             sql(
                 "update messages set send_failures = send_failures + :by where message_id = :message_id"
