@@ -568,6 +568,25 @@ def test_a_resend_that_was_not_made_leaves_the_send_as_unknown_as_it_was(plant: 
     assert plant.value("select count(*) from redelivery_attempts where unknown_at is not null") == 2
 
 
+def test_a_resend_that_ends_its_run_each_time_goes_to_people(plant: Plant) -> None:
+    unknown_to_resend(plant)
+    for count in (1, 2, 3):
+        assert plant.rows("select distinct state, send_failures from messages") == [("unknown", count - 1)]
+        again = resend(plant)
+        plant.announce(again, again.messages[-1].message_id)
+        recovery.recover(plant.ledger, plant.begin(), plant.now, tries=3)
+    assert plant.rows("select distinct state, attempts, send_failures from messages") == [("to_review", 1, 3)]
+
+
+def test_of_an_attempt_that_arrived_the_resends_count_no_more(plant: Plant) -> None:
+    unknown_to_resend(plant)
+    for status in ("unknown", "unknown", "sent"):
+        again = resend(plant)
+        plant.announce(again, again.messages[-1].message_id)
+        plant.mark(again, [Mark(m.message_id, m.attempt, status, None, "lost") for m in again.messages])
+    assert plant.rows("select distinct state, send_failures from messages") == [("sent", 0)]
+
+
 def test_a_resend_that_the_broker_refuses_goes_to_people_not_round_in_a_circle(plant: Plant) -> None:
     unknown_to_resend(plant)
     again = resend(plant)
