@@ -51,6 +51,10 @@ class BrokerUnavailable(BrokerError):
     """The broker could not be reached or is overloaded; the same call may work later."""
 
 
+class NothingSent(BrokerUnavailable):
+    """As :class:`BrokerUnavailable`, of a publish that certainly handed none of its messages to the broker."""
+
+
 class QueueMissing(BrokerError):
     """The queue does not exist; the text names it."""
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from redrive.brokers.base import Broker, Publication, Settled
-from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing
+from redrive.errors import BrokerUnavailable, NothingSent, PermissionRefused, QueueMissing
 from redrive.message import (
     FIRST_MOMENT,
     LAST_MOMENT,
@@ -565,6 +565,10 @@ class BrokerContract:
             call(unreachable_broker, "orders-dlq")
         if self.has_an_address:
             assert re.search(r"\b(127\.0\.0\.1|localhost):\d+", str(told.value)), told.value
+
+    def test_a_broker_that_is_not_there_has_been_sent_nothing(self, unreachable_broker: Broker) -> None:
+        with pytest.raises(NothingSent, match="orders-dlq"):
+            unreachable_broker.publish("orders-dlq", [outgoing()])
 
     # --- several tasks at once -------------------------------------------------------------------------
 

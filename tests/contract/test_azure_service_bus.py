@@ -41,7 +41,7 @@ from redrive.brokers.service_bus.kind import FAILURE_HEADERS
 from redrive.brokers.service_bus.links import OUTCOME_TIMEOUT
 from redrive.brokers.service_bus.message import Address, message_id_of
 from redrive.connections.lookup import parse
-from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
+from redrive.errors import BrokerUnavailable, NothingSent, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, Outgoing, Received, clean_headers
 from redrive.settings import Route
 from tests.contract.broker_contract import LEASE, NO_WAIT, PATIENCE, BrokerContract, outgoing
@@ -775,7 +775,7 @@ def test_a_link_that_cannot_be_opened_again_has_taken_nothing(bus: ServiceBusSta
     assert statuses(broker, "orders", outgoing()) == ["sent"]
     broker._namespace.sender(Address("orders")).close()
     bus.queue("orders", disabled=True)
-    with pytest.raises(BrokerUnavailable, match="the entity is disabled"):
+    with pytest.raises(NothingSent, match="the entity is disabled"):
         broker.publish("orders", [outgoing(number=2)])
 
 
@@ -800,8 +800,8 @@ def test_behind_a_message_of_unknown_fate_its_key_waits(bus: ServiceBusStandIn, 
 @pytest.mark.parametrize(
     ("condition", "error", "words"),
     [
-        ("com.microsoft:entity-disabled", BrokerUnavailable, r"queue orders: 127.0.0.1:\d+: the entity is disabled"),
-        ("amqp:resource-limit-exceeded", BrokerUnavailable, "queue orders"),
+        ("com.microsoft:entity-disabled", NothingSent, r"queue orders: 127.0.0.1:\d+: the entity is disabled"),
+        ("amqp:resource-limit-exceeded", NothingSent, "queue orders"),
         ("amqp:unauthorized-access", PermissionRefused, "queue orders"),
         ("amqp:not-found", QueueMissing, "queue orders"),
     ],

@@ -258,11 +258,11 @@ def test_every_fate_within_one_window_is_kept_apart(due: Plant) -> None:
     )
     assert due.rows("select state, plan, attempts, send_failures from messages order by message_id") == [
         ("sent", "requeue", 1, 0),
-        ("waiting", "requeue", 0, 1),
+        ("waiting", "requeue", 0, 0),
         ("to_review", None, 0, 3),
         ("unknown", "requeue", 1, 0),
         ("sent", "requeue", 1, 0),
-        ("waiting", "requeue", 0, 1),
+        ("waiting", "requeue", 0, 0),
     ]
     assert due.rows("select attempt from redelivery_attempts") == [(1,)] * 3, "what was not sent leaves no attempt"
     assert due.rows("select reason from messages where state = 'to_review'") == [("It could not be sent: why",)]
@@ -300,6 +300,34 @@ def test_a_message_that_cannot_be_sent_goes_to_people_after_its_tries(plant: Pla
         ("to_review", "It could not be sent: poison", 0)
     ]
     assert len(claimed(plant, 2).messages) == 1, "it is not claimed again, and its neighbour is"
+
+
+@pytest.mark.parametrize(
+    "fates",
+    [
+        ["sent", "retry", "retry"],  # throttled, or its queue is full
+        ["unknown", "retry", "sent"],  # behind a message of its key
+        ["refused", "retry", "sent"],
+        ["retry"],
+    ],
+)
+def test_what_waits_for_the_broker_or_for_another_message_costs_it_no_try(plant: Plant, fates: list[str]) -> None:
+    plant.messages(len(fates))
+    plant.make_due()
+    for _ in range(4):
+        slice_ = claimed(plant, len(fates))
+        plant.announce(slice_, slice_.messages[-1].message_id)
+        marks = [Mark(m.message_id, m.attempt, f, None, "why") for m, f in zip(slice_.messages, fates, strict=True)]
+        plant.mark(slice_, marks, tries=3)
+        waits = plant.rows("select send_failures, reason from messages where state = 'waiting'")
+        assert waits == [(0, None)] * fates.count("retry")
+        plant.change("update messages set send_failures = 0, reason = null where state = 'to_review'")
+        plant.change(
+            "update messages set state = 'waiting', plan = 'requeue', attempts = 0, next_attempt_at = :now",
+            now=plant.now,
+        )
+        plant.change("update redelivery_attempts set sent_at = null, unknown_at = null")
+        plant.change("delete from redelivery_attempts")
 
 
 def test_a_deadline_that_has_passed_stops_the_next_window(due: Plant) -> None:
@@ -538,6 +566,25 @@ def test_a_resend_that_was_not_made_leaves_the_send_as_unknown_as_it_was(plant: 
         recovery.recover(plant.ledger, plant.begin(), plant.now)
     assert plant.rows("select state, attempts from messages") == [("unknown", 1)] * 2
     assert plant.value("select count(*) from redelivery_attempts where unknown_at is not null") == 2
+
+
+def test_a_resend_that_ends_its_run_each_time_goes_to_people(plant: Plant) -> None:
+    unknown_to_resend(plant)
+    for count in (1, 2, 3):
+        assert plant.rows("select distinct state, send_failures from messages") == [("unknown", count - 1)]
+        again = resend(plant)
+        plant.announce(again, again.messages[-1].message_id)
+        recovery.recover(plant.ledger, plant.begin(), plant.now, tries=3)
+    assert plant.rows("select distinct state, attempts, send_failures from messages") == [("to_review", 1, 3)]
+
+
+def test_of_an_attempt_that_arrived_the_resends_count_no_more(plant: Plant) -> None:
+    unknown_to_resend(plant)
+    for status in ("unknown", "unknown", "sent"):
+        again = resend(plant)
+        plant.announce(again, again.messages[-1].message_id)
+        plant.mark(again, [Mark(m.message_id, m.attempt, status, None, "lost") for m in again.messages])
+    assert plant.rows("select distinct state, send_failures from messages") == [("sent", 0)]
 
 
 def test_a_resend_that_the_broker_refuses_goes_to_people_not_round_in_a_circle(plant: Plant) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redrive.brokers.base import UNKNOWN_DEPTH, Depth
+from redrive.brokers.base import UNKNOWN_DEPTH, Depth, Publication
 from redrive.brokers.memory import MemoryBroker
 from redrive.errors import BrokerUnavailable, LeaseLost, LedgerError, QueueMissing, StagingError
 from redrive.ledger import leases
@@ -181,6 +181,36 @@ def test_where_nothing_is_confirmed_one_window_is_in_doubt_and_the_rest_waits(
 
     assert (report["unknown"], report["redelivered"]) == (5, 0)
     assert workshop.states() == {"unknown": 5, "waiting": 45}
+
+
+def test_a_destination_that_takes_one_message_at_a_time_gets_them_all_and_asks_nobody(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    publish = workshop.broker.publish
+
+    def throttled(queue: str, messages: Any) -> Any:
+        behind = [Publication("retry", detail="RequestThrottled: Rate exceeded")] * (len(messages) - 1)
+        return publish(queue, messages[:1]) + behind
+
+    workshop.broker.publish = throttled  # type: ignore[method-assign]
+    workshop.die(*bodies(8))
+    for _ in range(8):
+        workshop.cycle()
+        workshop.advance(minutes=1)
+    assert len(workshop.bodies("orders")) == 8
+    assert workshop.query("select count(*) from escalated_messages") == [(0,)]
+
+
+def test_what_is_behind_a_message_of_unknown_fate_waits_and_asks_nobody(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    workshop.die(*bodies(8), ordering_key="customer-7")
+    for _ in range(4):
+        workshop.world.faults.lost_responses = 1
+        workshop.cycle()
+        workshop.advance(minutes=1)
+    workshop.cycle()
+    reasons = workshop.query("select distinct reason from escalated_messages")
+    assert [reason[:12] for (reason,) in reasons] == ["Nobody knows"]
+    assert len(workshop.bodies("orders")) == 8
 
 
 def test_a_destination_that_stays_full_is_given_up_and_the_rest_waits(tmp_path: Path) -> None:

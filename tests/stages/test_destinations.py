@@ -416,6 +416,21 @@ def test_what_is_wrong_with_one_destination_keeps_no_other_waiting(
     assert workshop.states()["sent"] == 35
 
 
+def test_of_a_publish_that_sent_nothing_all_wait_and_nobody_is_asked(workshop: Workshop) -> None:
+    workshop.die("1", "2", "3", error=REFUSED)
+    run = workshop.begin()
+    for name, _ in workshop.stages(run):
+        if name == "plan":
+            workshop.world.faults.before = away("publish")
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    assert workshop.states() == {"waiting": 3}
+    assert workshop.query("select sum(send_failures) from messages") == [(0,)]
+    workshop.world.faults.before = None
+    workshop.advance(minutes=1)
+    workshop.cycle()
+    assert sorted(workshop.bodies("orders")) == [b"1", b"2", b"3"]
+
+
 def test_a_broker_that_cannot_be_reached_is_not_asked_for_each_destination(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

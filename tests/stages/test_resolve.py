@@ -175,6 +175,19 @@ def test_an_unknown_send_is_repeated_as_the_same_attempt_where_the_route_says_so
     assert workshop.states() == {"sent": 1}
 
 
+def test_a_send_that_never_gets_an_answer_is_repeated_a_few_times_and_then_asks_a_person(tmp_path: Path) -> None:
+    workshop = lose_a_response(tmp_path, arrived=True, on_unknown="resend", deliver={"tries": 2})
+    for _ in range(5):
+        workshop.advance(minutes=30)
+        workshop.world.faults.lost_responses = 1
+        workshop.cycle()
+    assert workshop.bodies("orders") == [b"a"] * 3, "the first send, and two more"
+    [(reason,)] = workshop.query("select reason from escalated_messages")
+    assert reason == "Nobody knows whether it was sent: it was sent again 2 times, and no answer came."
+    assert workshop.states() == {"escalated": 1}
+    assert workshop.audit() == []
+
+
 @pytest.mark.parametrize("rule", ["auto", "resend"])
 def test_an_unknown_send_is_repeated_at_once_while_the_broker_would_drop_the_second(tmp_path: Path, rule: str) -> None:
     workshop = lose_a_response(tmp_path, arrived=True, dedupes=True, on_unknown=rule)

@@ -8,14 +8,15 @@ One file, though a long one: it is the contract. Whoever writes an adapter, here
 of it and imports it from here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Literal, NamedTuple, Protocol
 
 from redrive.classification.causes import Cause
-from redrive.errors import BrokerError
+from redrive.errors import BrokerError, NothingSent, PermissionRefused, QueueMissing
 from redrive.message import DeadLetter, Header, Micros, Outgoing, Received
 
 #: What consumers that dead-letter by themselves write about a failure by custom, whichever broker they use.
@@ -335,8 +336,9 @@ class Broker(Protocol):
         A broker that drops a repeated id gets ``message.send_id``, never a producer's own id, which several messages
         may share.
 
-        ``QueueMissing`` and ``PermissionRefused`` are raised only where certainly nothing of the call was sent: who
-        calls takes all of it back. Once a message is ``sent`` or ``unknown``, what is left is answered ``retry``.
+        ``QueueMissing``, ``PermissionRefused`` and :class:`~redrive.errors.NothingSent` are raised only where certainly
+        nothing of the call was sent: who calls takes all of it back. After any other error all of it is unknown. Once
+        a message is ``sent`` or ``unknown``, what is left is answered ``retry``.
         """
         ...
 
@@ -413,6 +415,24 @@ def published_at_once(publish: Callable[[], list[Publication]]) -> Callable[[], 
     except BrokerError as error:
         done.set_exception(error)
     return done.result
+
+
+def as_nothing_sent(error: BrokerError) -> BrokerError:
+    """What a publish raises of which certainly nothing was sent: :class:`~redrive.errors.NothingSent`, or ``error``
+    where its class says that already."""
+    return error if isinstance(error, QueueMissing | PermissionRefused | NothingSent) else NothingSent(error.detail)
+
+
+@contextmanager
+def before_the_send() -> Iterator[None]:
+    """Nothing of a publish is sent in here, and nothing was before: errors of the broker say so."""
+    try:
+        yield
+    except BrokerError as error:
+        told = as_nothing_sent(error)
+        if told is error:
+            raise
+        raise told from error
 
 
 class ListsSources(Protocol):

@@ -162,7 +162,8 @@ class Deliver(Part):
         default=3,
         ge=1,
         le=100,
-        description="How often a message that can't be sent is tried before it is escalated.",
+        description="How often a message that can't be sent is tried before it is escalated,"
+        " and how often one is sent again whose answer is lost each time.",
     )
 
 

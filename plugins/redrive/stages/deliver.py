@@ -68,7 +68,7 @@ def deliver(
     ``prefetch`` has the next window's payloads read while the broker confirms this one.
     """
     # An earlier try of this very task may have died: its claims are ours to recover.
-    recovery.recover(context.ledger, context.lease, context.now(), shard=shard)
+    recovery.recover(context.ledger, context.lease, context.now(), shard=shard, tries=context.route.deliver.tries)
     aiming.aim(context)
     one = _Delivery(context, shard, shards, monotonic, sleep, prefetch)
     try:
@@ -139,7 +139,13 @@ class _Delivery:
     def recover(self) -> None:
         """As after a crash, but only what this try has claimed: a later try may be at work."""
         context = self._context
-        recovery.recover(context.ledger, context.lease, context.now(), slices=self._sender.open)
+        recovery.recover(
+            context.ledger,
+            context.lease,
+            context.now(),
+            slices=self._sender.open,
+            tries=context.route.deliver.tries,
+        )
 
     def close(self) -> None:
         self._sender.close()

@@ -142,7 +142,7 @@ def recover(settings: Settings, ledger: Ledger, held: RouteLease, now: datetime)
         staging = storage.staging(settings)
         audit_stage.close_left_open(ledger, staging, left, now)
         classify_stage.remove_leftovers(staging, held.route, mine)
-    recovery.recover(ledger, held, now)
+    recovery.recover(ledger, held, now, tries=settings.route(held.route).deliver.tries)
     restoring.doubt(ledger, held, now)
     horizon.forget_pending(ledger, held, now)
 

@@ -23,6 +23,7 @@ from redrive.errors import (
     BrokerError,
     BrokerUnavailable,
     CheckFailed,
+    NothingSent,
     PermissionRefused,
     QueueMissing,
     RedriveError,
@@ -412,7 +413,7 @@ def _published(
     trouble: RedriveError | None = None
     try:
         results = finish()
-    except (QueueMissing, PermissionRefused) as error:
+    except (QueueMissing, PermissionRefused, NothingSent) as error:
         trouble = error
         results = [Publication("retry", None, str(error))] * len(messages)
     except BrokerError as error:

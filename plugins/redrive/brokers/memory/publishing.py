@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterable, Sequence
 
-from redrive.brokers.base import Publication
+from redrive.brokers.base import Publication, before_the_send
 from redrive.brokers.memory.clock import micros
 from redrive.brokers.memory.queues import Queue, Stored
 from redrive.brokers.memory.world import MemoryWorld
@@ -20,7 +20,8 @@ class Publishing:
         """One result per message, in the same order; behind one of its key that was not sent, a message waits."""
         world = self._world
         with world.lock:
-            found, now = world.find(queue, "publish"), world.clock()
+            with before_the_send():
+                found, now = world.find(queue, "publish"), world.clock()
             if self._plain(found):
                 return self._publish_plainly(found, messages, now)
             results: list[Publication] = []

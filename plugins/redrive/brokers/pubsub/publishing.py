@@ -7,12 +7,12 @@ from typing import Any
 import google.api_core.exceptions as api
 from google.pubsub_v1 import types
 
-from redrive.brokers.base import Publication
+from redrive.brokers.base import Publication, before_the_send
 from redrive.brokers.pubsub.calls import Calls
 from redrive.brokers.pubsub.errors import fate, says_never_sent
 from redrive.brokers.pubsub.message import Entry, entry, packs
 from redrive.brokers.pubsub.names import Names
-from redrive.errors import BrokerError, BrokerUnavailable, QueueMissing
+from redrive.errors import BrokerError, NothingSent, QueueMissing
 from redrive.message import Outgoing
 
 _ARRIVED = frozenset({"sent", "unknown"})
@@ -42,14 +42,15 @@ class Publisher:
             topic = self._names.destination(queue)
             errors = self._send_lanes(queue, topic, lanes, results)
             if errors and not _any_arrived(results) and isinstance(errors[0], QueueMissing):
-                other = self._names.topic_behind(queue)
+                with before_the_send():
+                    other = self._names.topic_behind(queue)
                 if other is not None and other != topic:
                     self._names.stands_for(queue, other)
                     errors = self._send_lanes(queue, other, lanes, results)
             if errors and not _any_arrived(results):
                 raise errors[0]
             if not self._calls.reached and (words := _never_connected(results)):
-                raise BrokerUnavailable(f"Publish on queue {queue}: {words}")
+                raise NothingSent(f"Publish on queue {queue}: {words}")
         return [result or _BEHIND for result in results]
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pulsar
 
-from redrive.brokers.base import Publication
+from redrive.brokers.base import Publication, before_the_send
 from redrive.brokers.pulsar import schemas
 from redrive.brokers.pulsar.connection import LazyClient, Place, close_quietly
 from redrive.brokers.pulsar.errors import fate, known_error
@@ -44,7 +44,8 @@ class Publisher:
         """
         if not messages:
             return []
-        topic = self._topics.full(queue)
+        with before_the_send():
+            topic = self._topics.full(queue)
         results: list[Publication | None] = [None] * len(messages)
         closed: set[str] = set()  # keys of which a message can't be sent
         going: list[Entry] = []

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from redrive.brokers.base import Publication, published_at_once
+from redrive.brokers.base import Publication, as_nothing_sent, before_the_send, published_at_once
 from redrive.brokers.rabbitmq.confirms import WINDOW_BYTES, Confirms, packs
 from redrive.brokers.rabbitmq.content_header import NotEncodable
 from redrive.brokers.rabbitmq.delays import DelayQueues
@@ -56,7 +56,7 @@ class Publishing:
             link = self._session.connected(f"basic.publish on queue {queue}")
         except BrokerUnavailable as error:
             if not self._session.ever_connected:
-                raise
+                raise as_nothing_sent(error) from error.__cause__
             return [Publication("retry", detail=str(error))] * len(messages)
         encoded: list[bytes | None] = []
         for index, message in enumerate(messages):
@@ -66,18 +66,12 @@ class Publishing:
             encoded.append(raw)
             if raw is None:
                 results[index] = Publication("refused", detail=objection)
-        if not any(raw is not None for raw in encoded):
-            self._session.probed(queue, "basic.publish")  # a missing queue is told before a message's own fault
-        places = [queue] * len(messages)
-        if any(message.delay_seconds > 0 for message in messages):
-            self._session.probed(queue, "basic.publish")  # the queue where it waits is there, so nobody else would tell
-            for index, message in enumerate(messages):
-                if encoded[index] is not None and message.delay_seconds > 0:
-                    places[index] = self._delays.place(queue, message.delay_seconds)
+        with before_the_send():
+            places = self._places(queue, messages, encoded)
         errors = self._send_all(queue, messages, encoded, results, places)
         done = [result or Publication("unknown", detail="RabbitMQ said nothing about it") for result in results]
         if errors and not any(result.status in ("sent", "unknown") for result in done):
-            raise errors[0]
+            raise as_nothing_sent(errors[0])
         return done
 
     def ready(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], Callable[[], list[Publication]]]:
@@ -117,7 +111,7 @@ class Publishing:
         def finish() -> list[Publication]:
             results, error = self.confirms.finish(queue, link, sender, window, pack, fresh=False)
             if error is not None and not any(one.status in ("sent", "unknown") for one in results):
-                raise error
+                raise as_nothing_sent(error)
             return results
 
         return finish
@@ -155,6 +149,18 @@ class Publishing:
                 if key is not None and said is not None and said.status != "sent":
                     blocked.add(key)
         return errors
+
+    def _places(self, queue: str, messages: Sequence[Outgoing], encoded: Sequence[bytes | None]) -> list[str]:
+        """The queue to which each message goes first. Raises where ``queue`` is missing and the send would not tell."""
+        if not any(raw is not None for raw in encoded):
+            self._session.probed(queue, "basic.publish")  # a missing queue is told before a message's own fault
+        places = [queue] * len(messages)
+        if any(message.delay_seconds > 0 for message in messages):
+            self._session.probed(queue, "basic.publish")  # the queue where it waits is there, so nobody else would tell
+            for index, message in enumerate(messages):
+                if encoded[index] is not None and message.delay_seconds > 0:
+                    places[index] = self._delays.place(queue, message.delay_seconds)
+        return places
 
     def _encoded(self, queue: str, message: Outgoing) -> tuple[bytes | None, str]:
         """The message's content header, or why RabbitMQ will never take it."""

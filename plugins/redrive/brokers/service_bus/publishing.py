@@ -11,7 +11,7 @@ from typing import Any
 
 from azure.servicebus import exceptions as sdk
 
-from redrive.brokers.base import Publication
+from redrive.brokers.base import Publication, as_nothing_sent, before_the_send
 from redrive.brokers.service_bus.entities import Entities
 from redrive.brokers.service_bus.errors import SDK_ERRORS, fate
 from redrive.brokers.service_bus.facts import Facts
@@ -50,11 +50,12 @@ class Publishing:
             return [Publication("refused", detail=text)] * len(messages)
         target = address._replace(subscription=None)
         sender = self._namespace.sender(target)
-        self._namespace.again("publish", queue, sender.open)  # nothing is sent by this
-        try:
-            facts = self._entities.known(target)
-        except QueueMissing as error:
-            raise QueueMissing(f"publish on queue {queue}: {error.detail}") from None
+        with before_the_send():
+            self._namespace.again("publish", queue, sender.open)
+            try:
+                facts = self._entities.known(target)
+            except QueueMissing as error:
+                raise QueueMissing(f"publish on queue {queue}: {error.detail}") from None
         sending = _Sending(self._namespace, sender, queue, messages, facts, self._timeout)
         sending.run(sending.entries(self._now()))
         return sending.results()
@@ -116,7 +117,7 @@ class _Sending:
     def results(self) -> list[Publication]:
         """What became of each message; an error that concerns the entity is raised where nothing was sent."""
         if self._error is not None and not any(r is not None and r.status in _ARRIVED for r in self._results):
-            raise self._error
+            raise as_nothing_sent(self._error) from self._error.__cause__
         return [result or _BEHIND for result in self._results]
 
     def _batch(self, waiting: Sequence[Entry]) -> tuple[Any, list[Entry]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from redrive.brokers.base import Publication
+from redrive.brokers.base import Publication, before_the_send
 from redrive.brokers.sqs.calls import Calls
 from redrive.brokers.sqs.errors import SDK_ERRORS, fate, fate_of_entry
 from redrive.brokers.sqs.looking import Inspector
@@ -34,14 +34,16 @@ class Publisher:
         """
         if not messages:
             return []
-        url = self._calls.url(queue)
+        with before_the_send():
+            url = self._calls.url(queue)
         fifo = is_fifo(queue)
         results: list[Publication | None] = [None] * len(messages)
         entries: list[Entry] = []
         for index, message in enumerate(messages):
             made = entry(index, message, fifo=fifo)
             if isinstance(made, Entry) and made.size > OLD_MAX_BYTES:
-                most = self._inspector.max_bytes(queue)
+                with before_the_send():
+                    most = self._inspector.max_bytes(queue)
                 made = made if made.size <= most else f"{made.size} bytes; queue {queue} takes at most {most}"
             if isinstance(made, Entry):
                 entries.append(made)

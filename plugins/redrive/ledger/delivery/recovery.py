@@ -8,7 +8,7 @@ from collections.abc import Collection
 from datetime import datetime
 
 from redrive.audit_actions import Action
-from redrive.ledger.delivery.windows import close_slice, put_back
+from redrive.ledger.delivery.windows import close_slice, count_resends, end_resends, put_back
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move, record_event
 from redrive.ledger.review import applying
@@ -25,13 +25,15 @@ def recover(
     *,
     shard: int | None = None,
     slices: Collection[int] | None = None,
+    tries: int | None = None,
 ) -> dict[str, int]:
     """Close slices that were left open; returns how many messages wait again and how many are unknown.
 
     Messages above the high-water mark wait again; those below it of which the broker's word was not written down are
     unknown. Recovered are slices of earlier runs, with ``shard`` also those that an earlier try of this run's task
     left; or just these ``slices``. Because a slice is closed, its old owner, should it still live, sends no more of it,
-    and marks and gives back nothing (:class:`~redrive.errors.LeaseLost`).
+    and marks and gives back nothing (:class:`~redrive.errors.LeaseLost`). An attempt whose fate is still unknown when
+    it was sent again ``tries`` times goes to people: its run may end each time because of it.
     """
     back = unknown = 0
     with ledger.under(lease, now) as tx:
@@ -59,12 +61,21 @@ def recover(
             back += put_back(tx, one.slice_id, [r.message_id for r in rows], "Its run ended before the send.")
             within = "slice_id = :slice_id and message_id <= :mark and sent_at is null"
             at_mark = {"slice_id": one.slice_id, "mark": one.high_water}
+            tx.temporary("lost", "message_id bigint primary key")
+            tx.execute(
+                sql(
+                    "insert into lost select attempts.message_id from redelivery_attempts attempts inner join messages"
+                    " on messages.message_id = attempts.message_id where state = 'sending' and attempts.slice_id ="
+                    " :slice_id and attempts.message_id <= :mark and sent_at is null"
+                ),
+                at_mark,
+            )
+            count_resends(tx, one.slice_id)
             lost = move(
                 tx,
                 State.SENDING,
                 State.UNKNOWN,
-                where=f"message_id in (select message_id from redelivery_attempts where {within})",
-                values=at_mark,
+                where="message_id in (select message_id from lost)",
                 action=Action.LOSE_SIGHT,
                 reason="Its run ended between the send and the confirmation.",
             )
@@ -72,6 +83,8 @@ def recover(
                 sql(f"update redelivery_attempts set unknown_at = coalesce(unknown_at, :now) where {within}"),
                 at_mark,
             )
+            if tries is not None:
+                end_resends(tx, tries)
             _keep_edits(tx, within, at_mark)
             close_slice(tx, one.slice_id)
             unknown += lost

@@ -225,8 +225,11 @@ def mark(
     messages of the slice from the first of them to the last, but for those that were given back.
 
     Says whether the next window was announced: not when the claim's deadline has passed. A message that was not sent
-    for a reason of its own is tried ``tries`` times, then goes to people. Raises :class:`LeaseLost` and records nothing
-    when the slice was closed meanwhile: what was on the wire counts as unknown then, and may have been claimed anew.
+    for a reason of its own is tried ``tries`` times, then goes to people: one that is refused at once, one that is to
+    be tried again where it was the only one of its window that was not sent. Any other time waits for the broker, and
+    ends with the age at which the route gives up. An attempt whose fate is still unknown when it was sent again
+    ``tries`` times goes to people too. Raises :class:`LeaseLost` and records nothing when the slice was
+    closed meanwhile: what was on the wire counts as unknown then, and may have been claimed anew.
     """
     if not marks:
         return False
@@ -236,10 +239,14 @@ def mark(
         stored = ledger.dialect.stored(now)
         _mark_not_sent(tx, slice_id, marks, tries)
         unknown = [(stored, m.tracked, m.body_hash, m.message_id, m.attempt) for m in marks if m.status == "unknown"]
+        if not first_sends:
+            _forget_resends(tx, arrived)
         if unknown:
-            tx.update_each(redelivery_attempts, ("unknown_at", "tracked", "body_hash"), unknown)
             tx.temporary("lost", "message_id bigint primary key")
             tx.bulk("lost", ("message_id",), [(row[3],) for row in unknown])
+            if not first_sends:
+                count_resends(tx, slice_id)
+            tx.update_each(redelivery_attempts, ("unknown_at", "tracked", "body_hash"), unknown)
             move(
                 tx,
                 State.SENDING,
@@ -248,6 +255,8 @@ def mark(
                 action=Action.LOSE_SIGHT,
                 reason=next(m.detail for m in marks if m.status == "unknown"),
             )
+            if not first_sends:
+                end_resends(tx, tries)
         keys = index_keys([m.broker_message_id for m in arrived])
         kept = [
             (ledger.dialect.stored(m.due_at), m.message_id, m.attempt)
@@ -297,6 +306,46 @@ def _confirm(tx: RunTransaction, slice_id: int, last: int, arrived: Sequence[Mar
         raise _taken_over(tx, slice_id)
 
 
+def count_resends(tx: RunTransaction, slice_id: int) -> None:
+    """Of the messages in the table ``lost``, whose send has no answer, those that had none before were sent again."""
+    tx.execute(
+        sql(
+            "update messages set send_failures = send_failures + 1 where message_id in (select lost.message_id"
+            " from lost inner join redelivery_attempts attempts on attempts.message_id = lost.message_id"
+            " where attempts.slice_id = :slice_id and attempts.unknown_at is not null)"
+        ),
+        {"slice_id": slice_id},
+    )
+
+
+def end_resends(tx: RunTransaction, tries: int) -> int:
+    """Messages in the table ``lost`` that were sent again ``tries`` times, never with an answer, go to people: each may
+    have arrived every time. How many they are."""
+    why = f"Nobody knows whether it was sent: it was sent again {tries} times, and no answer came."
+    return move(
+        tx,
+        State.UNKNOWN,
+        State.TO_REVIEW,
+        where="message_id in (select message_id from lost) and send_failures >= :tries",
+        values={"tries": tries, "why": why},
+        set_="reason = :why, next_attempt_at = null",
+        action=Action.PUT_TO_REVIEW,
+        reason=why,
+    )
+
+
+def _forget_resends(tx: RunTransaction, arrived: Sequence[Mark]) -> None:
+    """What was counted of an attempt is over when it has arrived: the next one has its own tries."""
+    tx.temporary("there", "message_id bigint primary key")
+    tx.bulk("there", ("message_id",), [(m.message_id,) for m in arrived])
+    tx.execute(
+        sql(
+            "update messages set send_failures = 0 where send_failures > 0"
+            " and message_id in (select message_id from there)"
+        )
+    )
+
+
 def _mark_not_sent(
     tx: RunTransaction,
     slice_id: int,
@@ -306,7 +355,9 @@ def _mark_not_sent(
     failed = [m for m in marks if m.status in ("retry", "refused")]
     if not failed:
         return
-    whole_window = len(failed) == len(marks) and all(m.status == "retry" for m in failed)
+    # What the broker does not take now is its trouble, and behind whom a message waits is not its fault. Only of the
+    # one message of a window that stayed, where it took all others, is it likely that the reason lies in itself.
+    alone = len(marks) > 1 and sum(m.status == "sent" for m in marks) == len(marks) - 1
     put_back(tx, slice_id, [m.message_id for m in failed], failed[0].detail)
     jitter = backoff.dice_sql("message_id", "(attempts + send_failures + 1)")
     again = tx.dialect.later(":now", f"{RETRY_AFTER.total_seconds()} * {jitter}")
@@ -317,9 +368,7 @@ def _mark_not_sent(
             f" else {again} end where message_id in (select message_id from back) and state = 'waiting'"
         )
     )
-    if whole_window:  # the broker's trouble, not the messages'
-        return
-    for one in failed:
+    for one in failed if alone else [m for m in failed if m.status == "refused"]:
         row = tx.execute(
             sql(
                 "update messages set send_failures = send_failures + :by where message_id = :message_id"
