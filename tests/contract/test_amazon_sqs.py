@@ -460,6 +460,59 @@ def test_an_error_for_all_is_raised(script: ScriptedSqs, broker: AmazonSqs) -> N
         broker.publish("orders", [outgoing()])
 
 
+@pytest.mark.parametrize(
+    ("queue", "named"),
+    [
+        ("arn:aws:sqs:eu-west-1:000000000000:orders", "eu-west-1 (partition aws)"),
+        ("arn:aws-cn:sqs:us-east-1:000000000000:orders", "us-east-1 (partition aws-cn)"),
+        ("https://sqs.eu-west-1.amazonaws.com/000000000000/orders", "eu-west-1"),
+        ("https://SQS.EU-WEST-1.amazonaws.com:443/000000000000/orders", "eu-west-1"),
+        ("https://sqs-fips.us-west-2.amazonaws.com/000000000000/orders", "us-west-2"),
+        ("https://sqs.eu-west-1.api.aws/000000000000/orders", "eu-west-1"),
+        ("https://sqs.cn-north-1.amazonaws.com.cn/000000000000/orders", "cn-north-1"),
+        ("https://eu-west-1.queue.amazonaws.com/000000000000/orders", "eu-west-1"),
+    ],
+)
+def test_a_queue_of_another_region_is_refused_before_anything_is_asked(
+    script: ScriptedSqs, broker: AmazonSqs, queue: str, named: str
+) -> None:
+    """SQS would look for the name in the connection's region: another queue would be drained, or sent to."""
+    asked = (
+        lambda: broker.publish(queue, [outgoing()]),
+        lambda: broker.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE),
+        lambda: broker.depth(queue),
+        lambda: broker.describe(queue),
+    )
+    for ask in asked:
+        with pytest.raises(PermissionRefused, match=f"queue {queue} is in region {re.escape(named)}.*to us-east-1"):
+            ask()
+
+    assert broker.requests.total() == 0
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        "arn:aws:sqs:us-east-1:000000000000:orders",
+        "https://sqs.us-east-1.amazonaws.com/000000000000/orders",
+        "https://queue.amazonaws.com/000000000000/orders",
+        "https://vpce-0a-1b.sqs.eu-west-1.vpce.amazonaws.com/000000000000/orders",
+        "http://sqs.eu-west-1.localhost.localstack.cloud:4566/000000000000/orders",
+        "http://localhost:9324/000000000000/orders",
+    ],
+)
+def test_a_queue_of_the_connections_region_and_a_host_that_tells_none_are_asked(
+    script: ScriptedSqs, broker: AmazonSqs, queue: str
+) -> None:
+    assert statuses(broker, queue, 1) == ["sent"]
+
+
+@pytest.mark.parametrize("queue", ["arn:aws:sns:us-east-1:000000000000:orders", "arn:aws:sqs:us-east-1:orders"])
+def test_what_is_not_the_arn_of_a_queue_is_a_missing_queue(broker: AmazonSqs, queue: str) -> None:
+    with pytest.raises(QueueMissing, match=f"queue {queue} is not the ARN of a queue"):
+        broker.depth(queue)
+
+
 @pytest.mark.parametrize("fault", [Drop(), Refuse("RequestThrottled")], ids=["unknown", "retry"])
 def test_a_fifo_group_waits_behind_what_was_not_sent(
     script: ScriptedSqs, broker: AmazonSqs, fault: Drop | Refuse

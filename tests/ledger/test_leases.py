@@ -200,7 +200,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "presume": lambda p, z, s: presuming.presume(p.ledger, z, {}, window=MINUTE, sources=["q"], now=p.now),
     "confirm": lambda p, z, s: outcomes.confirm(p.ledger, z, [1], p.now),
     "decide_unknown": lambda p, z, s: unknown_sends.decide(
-        p.ledger, z, destination="orders", plan=Plan.RESEND, unknown_before=p.now, now=p.now
+        p.ledger, z, destination="orders", rule=unknown_sends.Rule(Plan.RESEND, p.now), now=p.now
     ),
     "plan": lambda p, z, s: planning.apply(
         p.ledger, z, [(CASE, Send("requeue"))], selection=Selection(), delays={}, settle_after=MINUTE, now=p.now

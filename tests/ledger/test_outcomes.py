@@ -139,9 +139,8 @@ def test_unknown_sends_are_decided_once_their_time_has_come(
     plant.send(status="unknown")
 
     def decide(before: datetime) -> int:
-        return unknown_sends.decide(
-            plant.ledger, plant.lease, destination="orders", plan=plan, unknown_before=before, now=plant.now
-        )
+        rule = unknown_sends.Rule(plan, before)
+        return unknown_sends.decide(plant.ledger, plant.lease, destination="orders", rule=rule, now=plant.now)
 
     assert decide(plant.now - timedelta(seconds=1)) == 0
     assert decide(plant.now) == 2
@@ -157,10 +156,8 @@ def test_unknown_sends_are_told_apart_by_their_claim_and_their_key(plant: Plant)
     plant.send(status="unknown")
 
     def decide(**which: Any) -> int:
-        return unknown_sends.decide(
-            plant.ledger, plant.lease, destination="orders", plan=Plan.RESEND, unknown_before=plant.now, now=plant.now,
-            **which,
-        )  # fmt: skip
+        rule = unknown_sends.Rule(Plan.RESEND, plant.now, **which)
+        return unknown_sends.decide(plant.ledger, plant.lease, destination="orders", rule=rule, now=plant.now)
 
     assert decide(claimed_after=plant.now) == 0
     assert decide(claimed_until=plant.now - timedelta(seconds=1)) == 0

@@ -20,8 +20,10 @@ from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.cli.app import app
 from redrive.errors import SettingsError, UsageError
 from redrive.ledger.engine import sql
+from redrive.ledger.selecting import Selection
 from redrive.message import Outgoing
-from redrive.stages import doctor
+from redrive.stages import doctor, pipeline
+from redrive.stages.preview import preview
 from tests.workshop import KEY_ERROR, REFUSED, ROUTE, Workshop
 
 CHECK = {
@@ -249,6 +251,56 @@ def test_a_message_that_the_check_could_not_know_goes_to_people(tmp_path: Path, 
     report = workshop.cycle()
     assert (report["redelivered"], report["escalated"]) == (0, 1)
     assert workshop.bodies("orders") == [b"a"], "nobody was asked, so nobody denied it"
+
+
+def foretold(workshop: Workshop, selection: Selection | None = None) -> tuple[list[tuple[str, int]], int]:
+    """What a dry run says: verdicts with their messages, and how many are due now."""
+    seen = preview(workshop.settings, "orders", selection or Selection(), now=workshop.now(), broker=workshop.broker)
+    assert all("Nobody knows whether it was sent" in row["why"] and row["template"] for row in seen["plan"])
+    return [(row["verdict"], row["messages"]) for row in seen["plan"]], sum(
+        lane["messages"] for lane in seen["due_now"]
+    )
+
+
+def test_a_dry_run_tells_of_unknown_sends_about_which_people_are_asked(tmp_path: Path) -> None:
+    workshop = lose_a_response(tmp_path, arrived=True)
+    workshop.advance(minutes=5)
+    assert foretold(workshop) == ([("escalate", 1)], 0)
+    assert foretold(workshop, Selection(causes=("max_deliveries",))) == ([], 0)
+    assert foretold(workshop, Selection(attributes=(("message_id", "a"),))) == ([("escalate", 1)], 0)
+    assert workshop.states() == {"unknown": 1}, "it only looked"
+    assert workshop.cycle()["escalated"] == 1
+
+
+def test_a_dry_run_tells_of_unknown_sends_that_are_made_again(tmp_path: Path) -> None:
+    """Within the window they wait, and so do those that a run decided about and did not come to send."""
+    workshop = lose_a_response(tmp_path, arrived=False, on_unknown="resend", canary={"first": 5, "observe": "10s"})
+    assert foretold(workshop) == ([("wait", 1)], 0)
+    workshop.advance(minutes=5)
+    assert foretold(workshop) == ([("resend", 1)], 1)
+    run = workshop.begin()
+    for name, _ in workshop.stages(run):
+        if name == "resolve":
+            break
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    assert workshop.query("select plan from messages") == [("resend",)]
+    assert foretold(workshop) == ([("resend", 1)], 1)
+    assert workshop.cycle()["redelivered"] == 1
+
+
+def test_a_dry_run_tells_of_unknown_sends_that_are_repeated_while_the_broker_drops_a_second(tmp_path: Path) -> None:
+    workshop = lose_a_response(tmp_path, arrived=True, dedupes=True)
+    assert foretold(workshop) == ([("repeat", 1)], 1)
+    workshop.advance(minutes=10)
+    assert foretold(workshop) == ([("escalate", 1)], 0)
+
+
+def test_a_dry_run_tells_which_unknown_sends_a_processed_check_can_vouch_for(
+    tmp_path: Path, processed: sqlite3.Connection
+) -> None:
+    workshop = lose_a_response(tmp_path, arrived=True, processed_check=CHECK)
+    workshop.advance(hours=1)
+    assert foretold(workshop) == ([("resend", 1)], 1)
 
 
 def test_an_unknown_send_that_comes_back_was_sent(tmp_path: Path) -> None:

@@ -8,12 +8,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Depth, QueueInfo
 from redrive.brokers.memory import MEMORY_CAPABILITIES, MemoryBroker
+from redrive.cli import output
+from redrive.ledger.account import inspecting
 from redrive.ledger.delivery import breakers, gate_waits, in_flight
-from redrive.message import DeadLetter, Received
-from redrive.stages import pipeline
+from redrive.message import DeadLetter, Header, Received
+from redrive.stages import doctor, pipeline
 from tests.workshop import REFUSED, Workshop, outgoing
 
 
@@ -237,6 +240,91 @@ def test_a_person_may_say_that_the_destination_has_worked(build: Build) -> None:
     assert workshop.cycle()["redelivered"] == 3
     [(by,)] = workshop.query("select actor from audit_events where action = 'release_gate'")
     assert by == "ana"
+
+
+def in_order(build: Build, **route: object) -> tuple[Workshop, TopicBroker]:
+    """Three messages of one key, the first of which was sent."""
+    workshop, broker = build(order_by="attribute:customer", deliver={"run_for": "1s"}, **route)
+    for number in range(3):
+        headers = (Header("customer", "String", "c"), Header("error", "String", REFUSED))
+        workshop.world.put("orders-dlq", DeadLetter("", b"%d" % number, headers, origin="orders"))
+    assert workshop.cycle()["redelivered"] == 1
+    return workshop, broker
+
+
+@pytest.mark.parametrize("days", [0, 8])
+def test_a_persons_word_lets_the_next_message_of_a_key_go(build: Build, days: int) -> None:
+    """Also long after: by then nothing counts as in flight any more."""
+    workshop, broker = in_order(build, give_up_after="90d")
+    broker.told = lambda _: Depth(0, None, None)
+    for left in (2, 1):
+        workshop.consume()
+        workshop.advance(hours=1, days=days)
+        workshop.cycle()
+        assert workshop.states()["waiting"] == left
+        assert in_flight.vouch(workshop.ledger, "orders", "orders", by="ana", now=workshop.now()) == 1
+        workshop.cycle()
+        assert workshop.states()["waiting"] == left, "the window has begun, and is not over"
+        workshop.advance(hours=1)
+        workshop.cycle()
+        workshop.cycle()
+        assert workshop.states().get("waiting", 0) == left - 1
+    assert workshop.states() == {"presumed": 2, "sent": 1}
+    assert workshop.audit() == []
+
+
+def test_what_came_back_after_a_persons_word_was_not_worked_off(build: Build) -> None:
+    workshop, _ = in_order(build)
+    in_flight.vouch(workshop.ledger, "orders", "orders", by="ana", now=workshop.now())
+    workshop.consume(lambda _: REFUSED)
+    workshop.advance(hours=1)
+    report = workshop.cycle()
+    assert (report["returned"], report["presumed"]) == (1, 0)
+
+
+def test_a_persons_word_proves_nothing_where_the_depth_is_told(build: Build) -> None:
+    workshop, broker = in_order(build)
+    broker.told = lambda _: Depth(1, 0, 0)
+    workshop.cycle()
+    in_flight.vouch(workshop.ledger, "orders", "orders", by="ana", now=workshop.now())
+    workshop.advance(hours=1)
+    workshop.cycle()
+    workshop.cycle()
+    assert workshop.states() == {"sent": 1, "waiting": 2}
+    assert workshop.query("select observed_from from delivery_slices") == [(None,)]
+
+
+def test_status_says_what_messages_in_order_wait_for(build: Build) -> None:
+    workshop, broker = in_order(build)
+    for told in (UNKNOWN_DEPTH, Depth(1, 0, 0)):
+        broker.told = lambda _, told=told: told  # type: ignore[misc]
+        workshop.cycle()
+        with workshop.ledger.read() as connection:
+            status = inspecting.status(connection, "orders", workshop.now())
+        untold = told is UNKNOWN_DEPTH
+        assert (status["watching"]["untold"], status["watching"]["keeps_order"]) == (["orders"] * untold, untold)
+        screen = Console(record=True, width=400)
+        output.print_status(screen, status | {"configuration": {"last_run": None, "next_run": None}}, workshop.now())
+        assert ("redrive release orders --destination orders" in screen.export_text()) is untold
+
+
+@pytest.mark.parametrize(
+    ("told", "route", "warns"),
+    [
+        (UNKNOWN_DEPTH, {"order_by": "attribute:customer"}, True),
+        (Depth(1, None, 0), {"order_by": "attribute:customer"}, True),
+        (Depth(1, 0, 0), {"order_by": "attribute:customer"}, False),
+        (UNKNOWN_DEPTH, {}, False),
+    ],
+)
+def test_doctor_warns_of_order_where_nothing_tells_an_outcome(
+    build: Build, monkeypatch: pytest.MonkeyPatch, told: Depth, route: dict[str, object], warns: bool
+) -> None:
+    workshop, broker = build(**route)
+    broker.told = lambda _: told
+    monkeypatch.setattr(doctor, "open_broker", lambda *_: broker)
+    found = [one for one in doctor.examine(workshop.settings, ["orders"]) if one.subject == "orders: order_by"]
+    assert [one.level for one in found] == ["warning"] * warns
 
 
 def test_what_a_queue_keeps_no_more_is_in_flight_no_more(build: Build) -> None:

@@ -185,12 +185,15 @@ def put_before_people(
             )
 
 
+NOTHING_WATCHED = {"not_worked_past": 0, "in_window": 0, "untold": [], "keeps_order": False}
+
+
 def test_status_shows_every_place_where_a_message_can_be() -> None:
     places = ["staged", *(state.value for state in State)]
     status = {
         "route": "orders", "paused": False, "held_by": None, "configuration": {"last_run": None, "next_run": None},
         "balance": {place: 300 + number for number, place in enumerate(places)}, "next_due_at": None, "queues": [],
-        "stuck_consumers": [], "destinations": [], "gates": [], "watching": {"not_worked_past": 0, "in_window": 0},
+        "stuck_consumers": [], "destinations": [], "gates": [], "watching": NOTHING_WATCHED,
     }  # fmt: skip
     screen = Console(record=True, width=400)
     now = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -209,7 +212,7 @@ def test_status_tells_nothing_as_due_in_the_past() -> None:
         "route": "orders", "paused": False, "held_by": {"run_id": "r", "holder": "h", "until": before},
         "configuration": {"last_run": None, "next_run": None}, "balance": {"waiting": 7}, "next_due_at": before,
         "queues": [], "stuck_consumers": [], "destinations": [stopped], "gates": [],
-        "watching": {"not_worked_past": 0, "in_window": 0},
+        "watching": NOTHING_WATCHED,
     }  # fmt: skip
     screen = Console(record=True, width=80)
     output.print_status(screen, status, now)
@@ -235,7 +238,7 @@ def test_status_fits_eighty_columns_and_cuts_no_cause(wide: bool) -> None:
     status = {
         "route": "orders", "paused": False, "held_by": None, "configuration": {"last_run": None, "next_run": None},
         "balance": {"waiting": 1}, "next_due_at": now - timedelta(hours=1), "queues": [queue], "stuck_consumers": [],
-        "destinations": [], "gates": [gate], "watching": {"not_worked_past": 0, "in_window": 0},
+        "destinations": [], "gates": [gate], "watching": NOTHING_WATCHED,
     }  # fmt: skip
     screen = Console(record=True, width=160 if wide else 80)
     output.print_status(screen, status, now, wide=wide)

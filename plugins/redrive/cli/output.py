@@ -112,6 +112,7 @@ def print_status(console: Console, status: dict[str, Any], now: datetime, *, wid
         said = f"  {who} is {one['status']}: it holds {one['unacked']:,} and got nowhere since {since} UTC"
         console.print(Text(_printable(said), style="red"))
     _print_destinations(console, status["destinations"], now)
+    _print_untold(console, status["route"], status["watching"])
     _print_gates(console, status["gates"], status["watching"], wide=wide)
 
 
@@ -153,6 +154,17 @@ def _print_destinations(console: Console, destinations: Sequence[dict[str, Any]]
         else:
             says = f"{one['destination']} is tried with {one['allowed']}, {one['sent']} are sent"
         console.print(Text(f"  breaker: {says}; {one['waiting']:,} wait. {one['reason']}", style="red"))
+
+
+def _print_untold(console: Console, route: str, watching: dict[str, Any]) -> None:
+    """The destinations of which nobody sees that they work, and what a person can do."""
+    behind = "; later messages of their order keys wait for that" if watching["keeps_order"] else ""
+    for queue in watching["untold"]:
+        says = (
+            f"  sends to {queue} may stay without an outcome, as nobody tells how much it holds{behind}: a processed"
+            f" check tells, or a person says that it has worked them off: redrive release {route} --destination {queue}"
+        )
+        console.print(Text(_printable(says), style="red" if behind else "dim"))
 
 
 def _print_gates(console: Console, gates: Sequence[dict[str, Any]], watching: dict[str, Any], *, wide: bool) -> None:

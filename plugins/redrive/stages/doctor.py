@@ -121,6 +121,7 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             yield _look(f"{name}: destination {queue}", partial(_depth, broker, queue))
             yield from _fan_out(broker, f"{name}: destination {queue}", queue, allowed=route.fan_out == "allow")
             yield from _watching(broker, f"{name}: destination {queue}", queue, route)
+            yield from _order(broker, name, queue, route)
             if route.backoff.native and (why := _keeps_no_delay(broker, queue, route)):
                 yield Finding("warning", f"{name}: backoff.native", f"{queue}: {why}; delays stay in the ledger")
         yield from _corrections(name, route)
@@ -222,6 +223,24 @@ def _depth(broker: Broker, queue: str) -> str:
     if depth.total is None:
         return "exists; the broker does not tell how many messages are in it"
     return f"{depth.visible} visible, {depth.in_flight} in flight, {depth.delayed} delayed"
+
+
+def _order(broker: Broker, name: str, queue: str, route: Route) -> Iterator[Finding]:
+    """Whether anything tells what became of a message for whose outcome the later ones of its key wait."""
+    if route.order_by is None or route.processed_check is not None:
+        return
+    try:
+        if broker.depth(queue).total is not None:
+            return
+    except RedriveError:
+        return  # told by the depth already
+    yield Finding(
+        "warning",
+        f"{name}: order_by",
+        f"{queue}: one message of each key goes, and the next when its outcome is known, and nobody tells how much this"
+        " destination holds: configure a processed_check, let the connection ask for the depth where the broker has a"
+        f" way, or say each time that it has worked, with `redrive release {name} --destination {queue}`",
+    )
 
 
 def _keeps_no_delay(broker: Broker, queue: str, route: Route) -> str | None:

@@ -1,36 +1,50 @@
 """Dry run: what the next run would do with what is staged and loaded already; nothing is changed anywhere."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from redrive.brokers import open_broker
+from redrive.brokers.base import Broker
 from redrive.connections import storage
 from redrive.ledger import schema
-from redrive.ledger.delivery import breakers, consumers, dry_run, lanes, planning
+from redrive.ledger.delivery import breakers, consumers, dry_run, lanes, planning, unknown_sends
 from redrive.ledger.delivery.dry_run import WaitingCount
 from redrive.ledger.delivery.planning import CaseCount
+from redrive.ledger.delivery.unknown_sends import Rule
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection, stage_selection
-from redrive.lifecycle import Plan
+from redrive.lifecycle import RESENDS, Plan
 from redrive.policy import next_step
 from redrive.policy.aims import Aims
 from redrive.policy.next_step import Discard, Escalate, Hold, Send
 from redrive.redaction import redactor
-from redrive.settings import Settings
-from redrive.stages import aiming, attributes, source_expansion
+from redrive.settings import Route, Settings
+from redrive.stages import aiming, attributes, resolve, source_expansion
 from redrive.stages.plan import policy_limits
 
 #: What a run still decides about.
-OPEN = "state in ('classified', 'waiting', 'held', 'to_review', 'expired')"
+OPEN = "state in ('classified', 'waiting', 'held', 'to_review', 'expired', 'unknown')"
+#: What is said of sends of which nobody knows whether they were made, by what becomes of them.
+_OF_UNKNOWN = {
+    Plan.RESEND: "Nobody knows whether it was sent, and it did not come back: it is sent again.",
+    Plan.REPEAT: "Nobody knows whether it was sent: it is sent again, and the broker drops the second of two.",
+    "review": "Nobody knows whether it was sent, and nothing would notice a double: a person is asked.",
+    "wait": "Nobody knows whether it was sent: it may still come back, or prove processed.",
+}
 
 
-def preview(settings: Settings, route: str, selection: Selection, *, now: datetime) -> dict[str, Any]:
+def preview(
+    settings: Settings, route: str, selection: Selection, *, now: datetime, broker: Broker | None = None
+) -> dict[str, Any]:
     """The plan per group (verdict, count, why, when; of what waits already, when the first and ``until`` the last are
     due) and what a dry run can't see. Reads the ledger, and for a
     selection by attributes staged headers.
 
-    The broker isn't asked: receiving counts a delivery and hides messages from others, so peeking would change it.
+    The broker isn't asked for messages: receiving counts a delivery and hides messages from others, so peeking would
+    change it. Where sends of unknown fate are to be decided about, it is asked what it does with a second one.
     """
     known = settings.route(route)
     source_expansion.refuse_unknown_sources(selection, known)
@@ -40,7 +54,7 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
     try:
         schema.check(ledger)
         known, selection = source_expansion.of_ledger(ledger, route, known, selection)
-        seen = _Seen(aiming.configured(known))
+        seen = _Seen(aiming.configured(known), _rules(ledger, route, known, broker, now))
         if selection.attributes:
             staging = storage.staging(settings)
             try:
@@ -102,6 +116,19 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
         }
         for (group, cause), count in seen.to_review.items()
     ]
+    checked = " Unless the processed check knows it." if known.processed_check else ""
+    rows += [
+        {
+            "group": group,
+            "cause": cause,
+            "template": templates.get(group or 0),
+            "messages": count,
+            "verdict": "escalate" if fate == "review" else fate,
+            "why": f"{_OF_UNKNOWN[fate]}{checked}",
+            "when": "once it is due and its observation window is over" if fate == "wait" else now,
+        }
+        for (group, cause, fate), count in seen.unknown.items()
+    ]
     rows += [
         {
             "group": gate.group_id,
@@ -129,12 +156,14 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
 class _Seen:
     """What the selection takes, added up over its parts."""
 
-    def __init__(self, aims: Aims) -> None:
+    def __init__(self, aims: Aims, rules: Mapping[str, Sequence[Rule]]) -> None:
         self._aims = aims
+        self._rules = rules  # by destination
         self._cases: dict[tuple[next_step.Case, int | None, str], int] = {}
         self.held: Counter[int] = Counter()  # by group
         self.due: Counter[str] = Counter()  # by destination
         self.to_review: Counter[tuple[int | None, str | None]] = Counter()  # by group and cause
+        self.unknown: Counter[tuple[int | None, str | None, str]] = Counter()  # by group, cause and fate
         self._waiting: dict[tuple[int | None, str | None, str], WaitingCount] = {}
 
     def look(self, ledger: Ledger, route: str, selection: Selection, now: datetime) -> None:
@@ -157,6 +186,11 @@ class _Seen:
                 )
             for lane in lanes.of_due(connection, route, now, selection=selection, aims=self._aims):
                 self.due[lane.destination] += lane.due
+            for destination, rules in self._rules.items():
+                for sends in unknown_sends.fates(connection, route, destination, rules, selection):
+                    self.unknown[sends[:3]] += sends.messages
+                    if sends.fate in RESENDS:
+                        self.due[destination] += sends.messages
 
     def waiting(self) -> list[WaitingCount]:
         """What waits to be sent, by group, cause and verdict."""
@@ -165,6 +199,24 @@ class _Seen:
     def cases(self) -> list[CaseCount]:
         """The distinct cases with their counts."""
         return [CaseCount(*key, count) for key, count in self._cases.items()]
+
+
+def _rules(ledger: Ledger, name: str, route: Route, broker: Broker | None, now: datetime) -> dict[str, list[Rule]]:
+    """What the next run's ``resolve`` does with sends of unknown fate, by destination. Nothing is asked of the broker
+    where there are none; raises :class:`~redrive.errors.BrokerError` where it has to be asked, and does not answer."""
+    with ledger.read() as connection:
+        destinations = unknown_sends.destinations(connection, name)
+    if not destinations:
+        return {}
+    opened = broker or open_broker(route.broker, route.connection or "")
+    try:
+        window = resolve.observation_window(
+            ledger, name, route, lambda: resolve.redrive_at_origins(opened, route).longest
+        )
+        return {queue: resolve.rules_of_unknown(route, opened, queue, window, now) for queue in destinations}
+    finally:
+        if broker is None:
+            opened.close()
 
 
 def _words(

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
-from functools import cache, partial
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cache
 from typing import NamedTuple
 
 from redrive.brokers.base import Broker, Capabilities, Origin, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
 from redrive.ledger.delivery import outcomes, presuming, unknown_sends
+from redrive.ledger.engine import Ledger
 from redrive.lifecycle import Plan
 from redrive.policy.next_step import trusted
 from redrive.policy.worked_past import Consumption, Holds
@@ -29,7 +31,7 @@ def resolve(context: Context) -> dict[str, int]:
             return {"confirmed": 0, "presumed": 0, "unanswered": 0, "decided_unknown": 0}
     confirmed, unanswered = _confirm(context)
     redrive = cache(lambda: redrive_at_origins(context.broker, context.route))
-    window = observation_window(context, lambda: redrive().longest)
+    window = observation_window(context.ledger, context.name, context.route, lambda: redrive().longest)
     watched = _watched(context)
     presumed = presuming.presume(
         context.ledger,
@@ -58,18 +60,18 @@ def _watched(context: Context) -> dict[str, Capabilities]:
     return {queue: context.broker.capabilities_for(queue) for queue in found}
 
 
-def observation_window(context: Context, longest: Callable[[], timedelta]) -> timedelta:
+def observation_window(ledger: Ledger, name: str, route: Route, longest: Callable[[], timedelta]) -> timedelta:
     """How long after the destination worked past a send a return could still come.
 
     As configured; with ``auto`` the 99th percentile of the route's times to return, and until twenty returns are
     known the ``longest`` that the broker's own redrive can take: lease times max deliveries, as configured or as the
     broker says, else 30 seconds times 5.
     """
-    canary = context.route.canary
+    canary = route.canary
     if canary is not None and isinstance(canary.observe, timedelta):
         return canary.observe
-    with context.ledger.read() as connection:
-        seconds = outcomes.return_times(connection, context.name)
+    with ledger.read() as connection:
+        seconds = outcomes.return_times(connection, name)
     return timedelta(seconds=seconds) if seconds is not None else longest()
 
 
@@ -125,31 +127,38 @@ def _confirm(context: Context) -> tuple[int, int]:
 
 
 def _decide_unknown(context: Context, window: timedelta, *, asked: bool) -> int:
-    """``on_unknown``: resend what can't be doubled in silence, give the rest to people.
-
-    While the broker still remembers the first try, so that it would drop a second, a resend is due at once. Later, and
-    where the broker doesn't dedupe, it waits for the observation window: until then the first try may still come back
-    or prove processed. A processed check can only vouch for messages that have a key: the others go to people.
-    """
-    rule, check = context.route.on_unknown, context.route.processed_check
-    if check is not None and not asked:
+    """``on_unknown``, by :func:`rules_of_unknown`, destination by destination."""
+    if context.route.processed_check is not None and not asked:
         return 0  # a failed check never turns into a guess
     with context.ledger.read() as connection:
         destinations = unknown_sends.destinations(connection, context.name)
     decided = 0
     for destination in destinations:
-        now, forgotten = context.now(), None
-        decide = partial(unknown_sends.decide, context.ledger, context.lease, destination=destination, now=now)
-        remembers = trusted(context.broker.capabilities_for(destination).native_dedupe)
-        if remembers is not None and rule != "review":
-            forgotten = now - remembers
-            decided += decide(plan=Plan.REPEAT, unknown_before=now, claimed_after=forgotten)
-        if rule == "resend":
-            decided += decide(plan=Plan.RESEND, unknown_before=now - window, claimed_until=forgotten)
-            continue
-        keyed = None
-        if rule == "auto" and vouches_for_unknown(context.route, context.broker.capabilities):
-            decided += decide(plan=Plan.RESEND, unknown_before=now - window, claimed_until=forgotten, keyed=True)
-            keyed = False
-        decided += decide(plan=None, unknown_before=now, claimed_until=forgotten, keyed=keyed)
+        now = context.now()
+        for rule in rules_of_unknown(context.route, context.broker, destination, window, now):
+            decided += unknown_sends.decide(context.ledger, context.lease, destination=destination, rule=rule, now=now)
     return decided
+
+
+def rules_of_unknown(
+    route: Route, broker: Broker, destination: str, window: timedelta, now: datetime
+) -> list[unknown_sends.Rule]:
+    """What the route does with sends to ``destination`` of unknown fate: resend what can't be doubled in silence, give
+    the rest to people.
+
+    While the broker still remembers the first try, so that it would drop a second, a resend is due at once. Later, and
+    where the broker doesn't dedupe, it waits for the observation window: until then the first try may still come back
+    or prove processed. A processed check can only vouch for messages that have a key: the others go to people.
+    """
+    remembers = trusted(broker.capabilities_for(destination).native_dedupe)
+    rules, forgotten = list[unknown_sends.Rule](), None
+    if remembers is not None and route.on_unknown != "review":
+        forgotten = now - remembers
+        rules.append(unknown_sends.Rule(Plan.REPEAT, now, claimed_after=forgotten))
+    resend = unknown_sends.Rule(Plan.RESEND, now - window, claimed_until=forgotten)
+    people = unknown_sends.Rule(None, now, claimed_until=forgotten)
+    if route.on_unknown == "resend":
+        return [*rules, resend]
+    if route.on_unknown == "auto" and vouches_for_unknown(route, broker.capabilities):
+        return [*rules, replace(resend, keyed=True), replace(people, keyed=False)]
+    return [*rules, people]

@@ -47,7 +47,10 @@ class Sqs:
         self._dice = system.world.dice
         self._deleted: set[int] = set()  # to delete them once more succeeds
         self.meta = SimpleNamespace(
-            config=SimpleNamespace(read_timeout=30.0), events=SimpleNamespace(register=lambda *_args: None)
+            config=SimpleNamespace(read_timeout=30.0),
+            events=SimpleNamespace(register=lambda *_args: None),
+            region_name="eu-central-1",
+            partition="aws",
         )
 
     def close(self) -> None:

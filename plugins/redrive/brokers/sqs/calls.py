@@ -13,6 +13,7 @@ from typing import Any
 from botocore import xform_name
 
 from redrive.brokers.retries import again
+from redrive.brokers.sqs import regions
 from redrive.brokers.sqs.errors import SDK_ERRORS, known_error, may_pass, not_connected, throttled
 
 
@@ -35,14 +36,17 @@ class Calls:
         client.meta.events.register("before-send.sqs.*", self._count)
 
     def url(self, queue: str) -> str:
-        """The URL of a queue that is named by name, URL or ARN; asked once."""
+        """The URL of a queue that is named by name, URL or ARN; asked once. Raises
+        :class:`~redrive.errors.PermissionRefused` for a queue of a region that is not the client's."""
         if queue not in self._urls:
+            meta = self._client.meta
             if "://" in queue:
+                regions.refuse_host_elsewhere(queue, meta.region_name)
                 self._urls[queue] = queue
             else:
                 question = {"QueueName": queue}
                 if queue.startswith("arn:"):
-                    *_, account, name = queue.split(":")
+                    account, name = regions.of_arn(queue, region=meta.region_name, partition=meta.partition)
                     question = {"QueueName": name, "QueueOwnerAWSAccountId": account}
                 self._urls[queue] = self.call("GetQueueUrl", queue, **question)["QueueUrl"]
         return self._urls[queue]

@@ -8,9 +8,9 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from redrive.audit_actions import Action, decision_of
 from redrive.ledger.account import balance
-from redrive.ledger.delivery import breakers, expiry, gate_waits, observations
+from redrive.ledger.delivery import breakers, expiry, gate_waits, observations, presuming
 from redrive.ledger.engine import parse_instant, sql
-from redrive.ledger.predicates import WATCHED
+from redrive.ledger.predicates import UNFINISHED, WATCHED
 from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import State
 from redrive.message import index_key
@@ -81,7 +81,9 @@ def _wait(one: gate_waits.GateWait | None) -> dict[str, Any]:
 
 def _watching(connection: Connection, route: str) -> dict[str, Any]:
     """What the observation of past sends waits for: sends without an outcome that their destination has not worked past
-    yet, those that it has and whose window is not over, since when, and the source that holds everything up."""
+    yet, those that it has and whose window is not over, since when, the source that holds everything up, and the
+    destinations that tell no depth, so that nobody sees them work, and whether messages wait for those by their order
+    key."""
     row = _one(
         connection,
         # Materialized, or each mention of awaited counts anew.
@@ -102,7 +104,31 @@ def _watching(connection: Connection, route: str) -> dict[str, Any]:
         " limit 1",
         route=route,
     )
-    return {**row, "least_drained": drained[0] if drained else None}
+    untold = [
+        queue
+        for queue in presuming.watched(connection, route)
+        if row["not_worked_past"] and not observations.tells_depth(connection, route, queue)
+    ]
+    return {
+        **row,
+        "least_drained": drained[0] if drained else None,
+        "untold": untold,
+        "keeps_order": bool(untold) and _behind_sends(connection, route),
+    }
+
+
+def _behind_sends(connection: Connection, route: str) -> bool:
+    """Whether messages wait for the outcome of an earlier one of their order key."""
+    row = connection.execute(
+        sql(
+            "select 1 from messages where route = :route and state in ('waiting', 'held') and order_key is not null"
+            " and exists (select 1 from messages earlier where earlier.route = messages.route"
+            f" and earlier.order_key = messages.order_key and earlier.state in {UNFINISHED}"
+            " and earlier.state = 'sent') limit 1"
+        ),
+        {"route": route},
+    )
+    return row.first() is not None
 
 
 #: Of so many of the newest messages in each state it is told why they died.

@@ -84,7 +84,7 @@ def templates(connection: Connection, route: str) -> dict[int, str]:
     rows = connection.execute(
         sql(
             "select group_id, template from failure_groups where group_id in (select distinct group_id from messages"
-            " where route = :route and state in ('classified', 'waiting', 'held', 'to_review', 'expired'))"
+            " where route = :route and state in ('classified', 'waiting', 'held', 'to_review', 'expired', 'unknown'))"
         ),
         {"route": route},
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection, Row
 
-from redrive.ledger.delivery import breakers, ordering
+from redrive.ledger.delivery import breakers, observations, ordering
 from redrive.ledger.delivery.breakers import GroupGate
 from redrive.ledger.engine import parse_instant, sql
 from redrive.ledger.predicates import HERE
@@ -153,13 +153,7 @@ def _of_open_messages(
 
 def _last_seen(connection: Connection, route: str, queue: str) -> tuple[str, bool]:
     """What was seen of a destination last, and whether its broker tells a depth, so that looking can say something."""
-    row = connection.execute(
-        sql(
-            "select observed_at, visible + in_flight + delayed as depth, exact from queue_observations"
-            f" where queue = :queue and system = {HERE} and role = 'destination' order by observed_at desc limit 1"
-        ),
-        {"route": route, "queue": queue},
-    ).first()
+    row = observations.last_depth(connection, route, queue)
     if row is None:
         return "nobody has looked at it yet", True
     if row.depth is None:

@@ -12,10 +12,12 @@ from typing import Any, Final
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
+from redrive.ledger.delivery import observations
 from redrive.ledger.delivery.claims import OF_CAUSE
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
-from redrive.ledger.predicates import HERE
+from redrive.ledger.predicates import HERE, WATCHED
+from redrive.ledger.transactions import Transaction
 
 #: A queue that tells nothing keeps its messages so long, unless told otherwise. Of what was sent before, nobody will
 #: ever learn more by waiting.
@@ -73,13 +75,38 @@ def room_of_cause(connection: Connection, to: SendTarget, cause: str, now: datet
 
 
 def vouch(ledger: Ledger, route: str, destination: str, *, by: str, now: datetime) -> int:
-    """A person says that ``destination`` has worked off what was sent to it; of how many sends no outcome was known."""
+    """A person says that ``destination`` has worked off what was sent to it; of how many sends no outcome was known.
+
+    Where nobody tells its depth, nothing else may ever say so: the observation windows of what the route sent there
+    begin now. Where its depth is told, that is what counts.
+    """
     with ledger.by(by, now, route=route) as tx:
         newest = tx.connection.execute(sql("select coalesce(max(slice_id), 0) from delivery_slices")).scalar_one()
         found = sends(tx.connection, SendTarget(route, destination, newest), now, most=1 << 31)
+        if not observations.tells_depth(tx.connection, route, destination):
+            found = max(found, _work_past(tx, destination))
         if found:
             record_event(tx, Action.RELEASE_GATE, count=found, selection={"destination": destination})
     return found
+
+
+def _work_past(tx: Transaction, destination: str) -> int:
+    """The destination has worked past all that the route has sent there and the broker doesn't keep; of how many sends
+    no outcome was known."""
+    which = (
+        f"route = :route and {WATCHED} and observed_from is null and system = {HERE}"
+        " and destination = :destination and last_sent_at <= :now"
+    )
+    values = {"destination": destination}
+    awaited = tx.execute(
+        sql(
+            "select count(*) from redelivery_attempts where sent_at is not null and outcome is null"
+            f" and slice_id in (select slice_id from delivery_slices where {which})"
+        ),
+        values,
+    ).scalar_one()
+    tx.execute(sql(f"update delivery_slices set observed_from = :now where {which}"), values)
+    return int(awaited)
 
 
 def _values(to: SendTarget, now: datetime) -> dict[str, Any]:

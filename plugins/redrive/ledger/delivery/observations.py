@@ -135,6 +135,33 @@ def last_oldest(connection: Connection, route: str, queue: str) -> Oldest | None
     )
 
 
+class LastDepth(NamedTuple):
+    """What was seen last of how much a destination holds; None: its broker does not tell."""
+
+    observed_at: datetime
+    depth: int | None
+    exact: bool
+
+
+def last_depth(connection: Connection, route: str, queue: str) -> LastDepth | None:
+    """What was seen last of a destination; None where nobody has looked at it yet."""
+    row = connection.execute(
+        sql(
+            "select observed_at, visible + in_flight + delayed as depth, exact from queue_observations"
+            f" where queue = :queue and {_HERE} and role = 'destination' order by observed_at desc limit 1"
+        ),
+        {"route": route, "queue": queue},
+    ).first()
+    at = parse_instant(row.observed_at) if row else None
+    return None if row is None or at is None else LastDepth(at, row.depth, bool(row.exact))
+
+
+def tells_depth(connection: Connection, route: str, queue: str) -> bool:
+    """Whether looking at a destination can say that it has worked; not where its broker did not tell its depth."""
+    seen = last_depth(connection, route, queue)
+    return seen is None or seen.depth is not None
+
+
 def looks(connection: Connection, route: str, queue: str, sent_at: datetime) -> int:
     """How often a message that the ``route``'s ``queue`` has had since ``sent_at`` may have been received only to look
     at it, at most.

@@ -1,15 +1,19 @@
 """Sends of which nobody knows whether they were made: made again, or for people to say."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
+from redrive.ledger.predicates import listed
+from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import RouteLease
-from redrive.lifecycle import Plan, State
+from redrive.lifecycle import RESENDS, Plan, State
 
 
 def destinations(connection: Connection, route: str) -> list[str]:
@@ -20,40 +24,46 @@ def destinations(connection: Connection, route: str) -> list[str]:
     return sorted(row.destination for row in rows)
 
 
-def decide(
-    ledger: Ledger,
-    lease: RouteLease,
-    *,
-    destination: str,
-    plan: Literal[Plan.REPEAT, Plan.RESEND] | None,
-    unknown_before: datetime,
-    now: datetime,
-    claimed_after: datetime | None = None,
-    claimed_until: datetime | None = None,
-    keyed: bool | None = None,
-) -> int:
-    """Sends to ``destination`` that are unknown, and were due, since before ``unknown_before`` get this ``plan``; with
-    None people are to be asked. ``claimed_after`` and ``claimed_until`` limit it to sends that were claimed then, and
-    ``keyed`` to messages that have a key, or none, by which a processed check could know them.
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Of the unknown sends to a destination those that are unknown, and were due, since before ``unknown_before`` get
+    this ``plan``; with None people are to be asked. ``claimed_after`` and ``claimed_until`` limit it to sends that were
+    claimed then, and ``keyed`` to messages that have a key, or none, by which a processed check could know them.
     """
-    which = ""
-    values: dict[str, Any] = {"destination": destination, "before_at": unknown_before}
-    if claimed_after is not None:
-        which += " and attempts.claimed_at > :after_at"
-        values["after_at"] = claimed_after
-    if claimed_until is not None:
-        which += " and attempts.claimed_at <= :until_at"
-        values["until_at"] = claimed_until
-    if keyed is not None:
-        which += f" and messages.message_key is {'not null' if keyed else 'null'}"
-    where = (
-        "route = :route and destination = :destination and exists (select 1 from redelivery_attempts attempts"
-        " where attempts.message_id = messages.message_id and attempts.attempt = messages.attempts"
-        " and attempts.unknown_at <= :before_at"
-        f" and coalesce(attempts.due_at, attempts.unknown_at) <= :before_at{which})"
-    )
+
+    plan: Literal[Plan.REPEAT, Plan.RESEND] | None
+    unknown_before: datetime
+    claimed_after: datetime | None = None
+    claimed_until: datetime | None = None
+    keyed: bool | None = None
+
+    def where(self, number: int = 0) -> tuple[str, dict[str, Any]]:
+        """SQL over ``messages`` for the sends that it is about, and its parameters, which end in ``number``."""
+        which = ""
+        values: dict[str, Any] = {f"before{number}_at": self.unknown_before}
+        if self.claimed_after is not None:
+            which += f" and attempts.claimed_at > :after{number}_at"
+            values[f"after{number}_at"] = self.claimed_after
+        if self.claimed_until is not None:
+            which += f" and attempts.claimed_at <= :until{number}_at"
+            values[f"until{number}_at"] = self.claimed_until
+        if self.keyed is not None:
+            which += f" and messages.message_key is {'not null' if self.keyed else 'null'}"
+        return (
+            "exists (select 1 from redelivery_attempts attempts"
+            " where attempts.message_id = messages.message_id and attempts.attempt = messages.attempts"
+            f" and attempts.unknown_at <= :before{number}_at"
+            f" and coalesce(attempts.due_at, attempts.unknown_at) <= :before{number}_at{which})"
+        ), values
+
+
+def decide(ledger: Ledger, lease: RouteLease, *, destination: str, rule: Rule, now: datetime) -> int:
+    """Do with the unknown sends to ``destination`` what the ``rule`` says; of how many that is news."""
+    which, values = rule.where()
+    values["destination"] = destination
+    where = f"route = :route and destination = :destination and {which}"
     with ledger.under(lease, now) as tx:
-        if plan is None:
+        if rule.plan is None:
             return move(
                 tx,
                 State.UNKNOWN,
@@ -73,6 +83,38 @@ def decide(
                     "update messages set plan = :plan, reason = null where state = 'unknown'"
                     f" and coalesce(plan, '') <> :plan and {where}"
                 ),
-                {**values, "plan": plan},
+                {**values, "plan": rule.plan},
             ).rowcount
         )
+
+
+class UnknownCount(NamedTuple):
+    """Messages of a group of unknown fate, and what is done with them: resend, repeat, review, or wait for now."""
+
+    group_id: int | None
+    cause: str | None
+    fate: str
+    messages: int
+
+
+def fates(
+    connection: Connection, route: str, destination: str, rules: Sequence[Rule], selection: Selection
+) -> list[UnknownCount]:
+    """What becomes of the selected unknown sends to ``destination`` by ``rules`` that leave each to one of them; what
+    none is about stays as it was decided before."""
+    selected, values = selection.where()
+    cases = ""
+    for number, rule in enumerate(rules):
+        which, more = rule.where(number)
+        cases += f" when {which} then '{rule.plan or 'review'}'"
+        values |= more
+    fate = f"case{cases} when plan in {listed(RESENDS)} then plan else 'wait' end"
+    rows = connection.execute(
+        sql(
+            f"select group_id, cause, fate, count(*) as n from (select group_id, cause, {fate} as fate from messages"
+            f" where route = :route and state = 'unknown' and destination = :destination and {selected}) decided"
+            " group by group_id, cause, fate"
+        ),
+        {**values, "route": route, "destination": destination},
+    )
+    return [UnknownCount(row.group_id, row.cause, row.fate, row.n) for row in rows]
