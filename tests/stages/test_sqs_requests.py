@@ -19,6 +19,8 @@ from tests.servers import Ministack
 from tests.workshop import REFUSED, ROUTE
 
 MESSAGES = 1_000
+#: What a run asks about the origins of its source, however many messages come of it: which they are, and their leases.
+ONCE = 2
 
 
 @pytest.mark.server
@@ -80,6 +82,6 @@ def test_drain_and_delivery_of_a_message_cost_less_than_a_third_of_a_request(
 
     assert (drained["drained"], drained["settled"], delivered["redelivered"]) == (MESSAGES, MESSAGES, MESSAGES)
     spent = broker.requests.total()
-    assert spent <= 0.31 * MESSAGES, dict(broker.requests)
+    assert spent <= 0.31 * MESSAGES + ONCE, dict(broker.requests)
     assert pipeline.audit(settings)["problems"] == []
     broker.close()
