@@ -31,6 +31,8 @@ class Dialect(ABC):
     isolation: str | None
     #: The type of a column of instants.
     instant_type: sa.types.TypeEngine[Any]
+    #: Whether changes of rows are counted, so that an index finds the newest; else transactions have numbers anyway.
+    counts_changes: bool = False
 
     # --- connections ------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ class Sqlite(Dialect):
     for_share = ""
     isolation = None
     instant_type = sa.Text()  # see instant_text
+    counts_changes = True
 
     def open_engine(self, url: sa.URL) -> sa.Engine:
         return sqlite_file.open_engine(url)

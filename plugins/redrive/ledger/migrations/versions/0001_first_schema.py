@@ -6,6 +6,7 @@ Revision: 0001
 import sqlalchemy as sa
 from alembic import op
 
+from redrive.ledger.dialects import named
 from redrive.ledger.engine import Instant
 
 revision = "0001"
@@ -232,7 +233,7 @@ def upgrade() -> None:
         sqlite_where=sa.text("decided_at is not null"),
         postgresql_where=sa.text("decided_at is not null"),
     )
-    if op.get_context().dialect.name == "sqlite":
+    if named(op.get_context().dialect.name).counts_changes:
         op.create_index(
             "ix_escalated_messages_changed",
             "escalated_messages",
