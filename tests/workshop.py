@@ -137,6 +137,14 @@ class Workshop(Probe):
         yield "escalate", pipeline.escalate(self.settings, run, **common)
         yield "report", pipeline.report(self.settings, run, **common)
 
+    def planned(self, **options: Any) -> Run:
+        """A run that is about to deliver."""
+        run = self.begin(**options)
+        for name, _ in self.stages(run):
+            if name == "plan":
+                return run
+        raise AssertionError("no stage is called plan")
+
     def drain(self, run: Run) -> dict[str, Any]:
         return pipeline.drain(self.settings, run, **self.options())
 

@@ -116,6 +116,16 @@ class Plant(Probe):
 
     # --- sends ------------------------------------------------------------------------------------------
 
+    def stand(self, group_id: int) -> None:
+        """A standing decision about the group, for a day."""
+        self.change(
+            "insert into standing_decisions (group_id, decision, decided_by, note, created_at, until_at)"
+            " values (:id, 'discard', 'ana', 'known', :now, :later)",
+            id=group_id,
+            now=self.now,
+            later=self.now + timedelta(days=1),
+        )
+
     def make_due(self, plan: str = "requeue") -> None:
         """Every classified message waits and is due, as a plan would have it."""
         self.change(

@@ -271,13 +271,7 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
     plant.make_due()
     claimed = plant.claim(1)
     assert claimed is not None
-    plant.change(
-        "insert into standing_decisions (group_id, decision, decided_by, note, created_at, until_at)"
-        " values (:group, 'discard', 'ana', 'known', :now, :until_at)",
-        group=plant.group(),
-        now=plant.now,
-        until_at=plant.now + timedelta(days=1),
-    )
+    plant.stand(plant.group())
     plant.change(
         "insert into group_rulings (ruling, group_id, words, decided_by, note)"
         " values ('split', :group, 'boom', 'ana', 'two')",

@@ -549,20 +549,9 @@ def test_groups_that_turn_out_to_be_one_keep_their_names_and_the_oldest_takes_wh
     assert plant.rows("select count(*) from audit_events where action = 'merge_groups'") == [(4,)]
 
 
-def stand(plant: Plant, group_id: int) -> None:
-    """A standing decision about the group."""
-    plant.change(
-        "insert into standing_decisions (group_id, decision, decided_by, note, created_at, until_at)"
-        " values (:id, 'discard', 'ana', 'known', :now, :later)",
-        id=group_id,
-        now=plant.now,
-        later=plant.now + timedelta(days=1),
-    )
-
-
 def test_an_alias_never_names_an_alias(plant: Plant) -> None:
     first = named(plant, "zed")["zed"]
-    stand(plant, first)
+    plant.stand(first)
     ids = named(plant, *NAMES)
     assert set(ids.values()) == {first + 1}
     plant.now += timedelta(days=2)
@@ -573,6 +562,6 @@ def test_an_alias_never_names_an_alias(plant: Plant) -> None:
 
 def test_a_group_about_which_a_decision_stands_is_not_merged(plant: Plant) -> None:
     ids = named(plant, *NAMES[:4])
-    stand(plant, ids["ben"])
+    plant.stand(ids["ben"])
     named(plant, NAMES[4])
     assert plant.rows("select count(*) from group_aliases") == [(0,)]

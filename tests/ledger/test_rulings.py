@@ -1,7 +1,6 @@
 """Rulings: what people say about groups, carried out by runs, remembered and learned from."""
 
 import threading
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +82,7 @@ def test_groups_of_two_causes_are_not_merged(plant: Plant) -> None:
 
 def test_a_group_about_which_a_decision_stands_is_not_merged(plant: Plant) -> None:
     shelf, gnome = made(plant, "shelf fell from the wall", "gnome lost its hat")
-    plant.change(
-        "insert into standing_decisions (group_id, decision, decided_by, note, created_at, until_at)"
-        " values (:id, 'discard', 'ana', 'known', :now, :later)",
-        id=shelf, now=plant.now, later=plant.now + timedelta(days=1),
-    )  # fmt: skip
+    plant.stand(shelf)
     rule(plant, "merge", gnome, shelf)
     apply(plant)
     assert refusals(plant) == [f"A standing decision about group {shelf} is about its words: revoke it first."]

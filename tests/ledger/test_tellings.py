@@ -51,21 +51,10 @@ def made(plant: Plant, *templates: str) -> list[int]:
     return [ids[template] for template in templates]
 
 
-def stand(plant: Plant, group_id: int) -> None:
-    """A standing decision about the group."""
-    plant.change(
-        "insert into standing_decisions (group_id, decision, decided_by, note, created_at, until_at)"
-        " values (:id, 'discard', 'ana', 'known', :now, :later)",
-        id=group_id,
-        now=plant.now,
-        later=plant.now + timedelta(days=1),
-    )
-
-
 def test_a_text_stays_in_its_group_while_a_decision_stands_about_it(plant: Plant) -> None:
     first = told(plant, *CONFLICTS)
     assert len(set(first)) == 1
-    stand(plant, first[0])
+    plant.stand(first[0])
     for _ in range(2):
         plant.begin()
         assert told(plant, *CONFLICTS) == first
@@ -121,7 +110,7 @@ def test_a_telling_that_is_a_group_stays_one(plant: Plant) -> None:
 def test_nothing_is_merged_with_another_telling_of_a_decided_group(plant: Plant) -> None:
     (group,) = made(plant, "sync of shelves stopped")
     assert made(plant, "sync of shelves stopped (disk is full)") == [group]
-    stand(plant, group)
+    plant.stand(group)
     (more,) = made(plant, "sync of shelves stopped (disk is full) (hall is shut)")
     assert more != group
     assert plant.rows("select count(*) from group_aliases") == [(1,)]
@@ -132,5 +121,5 @@ def test_nothing_is_merged_with_another_telling_of_a_decided_group(plant: Plant)
 
 def test_what_a_decided_group_says_tells_others_apart(plant: Plant) -> None:
     (full,) = made(plant, "sync of shelves stopped (disk is full)")
-    stand(plant, full)
+    plant.stand(full)
     assert len({full, *made(plant, "sync of shelves stopped (pool is closed)", "sync of shelves stopped")}) == 3

@@ -162,10 +162,7 @@ def test_two_tasks_at_once_send_no_more_than_the_half_open_breaker_lets(tmp_path
     shop = Workshop(tmp_path, **BREAKER, deliver={"slice": 2, "shards": 2})
     trip(shop)
     shop.advance(minutes=11)
-    run = shop.begin()
-    for name, _ in shop.stages(run):
-        if name == "plan":
-            break
+    run = shop.planned()
     both = [pipeline.deliver(shop.settings, run, shard, 2, **shop.options())["redelivered"] for shard in (0, 1)]
     assert sum(both) == 6
 

@@ -174,11 +174,7 @@ def go_on(workshop: Workshop, well: int) -> None:
 def planned(workshop: Workshop, *, well: int) -> Run:
     """A run that is about to deliver."""
     go_on(workshop, well)
-    run = workshop.begin()
-    for name, _ in workshop.stages(run):
-        if name == "plan":
-            break
-    return run
+    return workshop.planned()
 
 
 def deliver(workshop: Workshop, run: Run) -> int:

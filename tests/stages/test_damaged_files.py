@@ -169,10 +169,7 @@ def test_a_message_that_cannot_be_read_goes_to_people_and_the_others_go_out(
     workshop: Workshop, damage: Callable[[Path], object]
 ) -> None:
     workshop.die("a", "b", "c", error=REFUSED)
-    run = workshop.begin()
-    for name, _ in workshop.stages(run):
-        if name == "plan":
-            break
+    run = workshop.planned()
     whole = file_of(workshop).read_bytes()
     damage(file_of(workshop))
     counts = workshop.deliver(run)
@@ -258,10 +255,7 @@ def test_the_job_answers_for_it_without_rows(
 def test_a_file_that_ends_too_early_is_damaged_where_more_of_it_is_asked_for(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path)
     workshop.die("a", "b", error=REFUSED)
-    run = workshop.begin()
-    for name, _ in workshop.stages(run):
-        if name == "plan":
-            break
+    run = workshop.planned()
     file = file_of(workshop, 1)
     pq.write_table(pq.read_table(file).slice(0, 1), file)
     counts = workshop.deliver(run)
@@ -271,10 +265,7 @@ def test_a_file_that_ends_too_early_is_damaged_where_more_of_it_is_asked_for(tmp
 
 def test_a_store_that_cannot_be_reached_is_no_damage(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop.die("a", error=REFUSED)
-    run = workshop.begin()
-    for name, _ in workshop.stages(run):
-        if name == "plan":
-            break
+    run = workshop.planned()
     folder = Path(workshop.settings.staging)
     folder.rename(folder.with_name("unmounted"))
     with pytest.raises(StagingError):

@@ -41,15 +41,6 @@ class Watched(MemoryBroker):
         return results
 
 
-def planned(workshop: Workshop) -> Run:
-    """A run that is about to deliver."""
-    run = workshop.begin()
-    for name, _ in workshop.stages(run):
-        if name == "plan":
-            break
-    return run
-
-
 def deliver(workshop: Workshop, run: Run, *, on_sleep: Any = lambda: None) -> dict[str, int]:
     """Deliver with simulated time: sleeping moves the clock."""
 
@@ -75,7 +66,7 @@ def assert_rate(broker: Watched, per_second: int) -> None:
 def test_a_rate_is_kept(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, rate={"per_second": 10}, deliver={"confirm_window": 5})
     workshop.die(*bodies(60), error=REFUSED)
-    run = planned(workshop)
+    run = workshop.planned()
     broker = workshop.broker = Watched(workshop)
     assert deliver(workshop, run)["redelivered"] == 60
     assert_rate(broker, 10)
@@ -86,7 +77,7 @@ def test_what_is_due_is_not_looked_up_for_each_slice(tmp_path: Path, monkeypatch
     """Of ten million it takes seconds, in which a slow rate would have let a slice through."""
     workshop = Workshop(tmp_path, rate={"per_second": 10})
     workshop.die(*bodies(1000), error=REFUSED)
-    run = planned(workshop)
+    run = workshop.planned()
     workshop.broker = Watched(workshop)
     looked_up = list[float]()
     of_due = lanes.of_due
@@ -116,7 +107,7 @@ def test_a_broker_that_deduplicates_drops_no_message_for_another(tmp_path: Path)
 def test_a_full_destination_is_waited_for_and_never_overfilled(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, rate={"max_in_flight": 8})
     workshop.die(*bodies(30), error=REFUSED)
-    run = planned(workshop)
+    run = workshop.planned()
     fullest = []
     broker = workshop.broker = Watched(workshop, lambda: fullest.append(workshop.broker.depth("orders").total))
     assert deliver(workshop, run, on_sleep=workshop.consume)["redelivered"] == 30
@@ -152,7 +143,7 @@ def test_tasks_that_deliver_side_by_side_share_the_room_of_the_destination(
 ) -> None:
     workshop = Workshop(tmp_path, rate={"max_in_flight": most}, deliver={"slice": 5, "confirm_window": 2})
     workshop.die(*bodies(30), error=REFUSED)
-    run = planned(workshop)
+    run = workshop.planned()
     turns, seen = Turns(), list[int | None]()
 
     def task(shard: int) -> Any:
@@ -216,7 +207,7 @@ def test_what_is_behind_a_message_of_unknown_fate_waits_and_asks_nobody(tmp_path
 def test_a_destination_that_stays_full_is_given_up_and_the_rest_waits(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, rate={"max_in_flight": 8})
     workshop.die(*bodies(30), error=REFUSED)
-    run = planned(workshop)
+    run = workshop.planned()
     before = workshop.time.now
     assert deliver(workshop, run)["redelivered"] == 8
     assert workshop.states() == {"sent": 8, "waiting": 22}
@@ -228,7 +219,7 @@ def test_slow_causes_have_a_rate_of_their_own_and_do_not_slow_the_others(tmp_pat
     workshop = Workshop(tmp_path, causes=causes, rate={"per_second": 1000})
     workshop.die(*[f"slow {i}" for i in range(12)], error=THROTTLED)
     workshop.die(*bodies(50), error=REFUSED)
-    run = planned(workshop)
+    run = workshop.planned()
     broker = workshop.broker = Watched(workshop)
     assert deliver(workshop, run)["redelivered"] == 62
     start = broker.published[0][0]
@@ -241,7 +232,7 @@ def test_all_causes_together_keep_to_the_routes_rate(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, causes=causes, rate={"per_second": 10}, deliver={"confirm_window": 5})
     workshop.die(*[f"slow {i}" for i in range(30)], error=THROTTLED)
     workshop.die(*bodies(30), error=REFUSED)
-    run = planned(workshop)
+    run = workshop.planned()
     broker = workshop.broker = Watched(workshop)
     assert deliver(workshop, run)["redelivered"] == 60
     assert_rate(broker, 10)
@@ -249,7 +240,7 @@ def test_all_causes_together_keep_to_the_routes_rate(tmp_path: Path) -> None:
 
 def limited(workshop: Workshop, limit: int) -> Run:
     """A run that may send so many of what waits, and is about to deliver."""
-    pipeline.finish(workshop.settings, planned(workshop), "succeeded", workshop.now)
+    pipeline.finish(workshop.settings, workshop.planned(), "succeeded", workshop.now)
     return workshop.begin(selection=Selection(limit=limit))
 
 
@@ -299,7 +290,7 @@ def test_what_may_have_been_sent_counts_for_a_limit(tmp_path: Path) -> None:
 def test_a_pause_by_people_stops_a_delivery_between_slices(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, deliver={"slice": 5})
     workshop.die(*bodies(20), error=REFUSED)
-    run = planned(workshop)
+    run = workshop.planned()
     pause = {"by": "ana", "reason": "deploy", "now": workshop.now()}
     workshop.broker = Watched(workshop, lambda: leases.pause(workshop.ledger, "orders", **pause))
     assert deliver(workshop, run)["redelivered"] == 5
@@ -312,7 +303,7 @@ def test_a_pause_by_people_stops_a_delivery_between_slices_of_different_causes(t
     workshop = Workshop(tmp_path, deliver={"slice": 5}, causes=apart)
     workshop.die(*bodies(5), error=REFUSED)
     workshop.die("a", "b", "c", error="HTTP Error 429: Too Many Requests")
-    run = planned(workshop)
+    run = workshop.planned()
     pause = {"by": "ana", "reason": "deploy", "now": workshop.now()}
     workshop.broker = Watched(workshop, lambda: leases.pause(workshop.ledger, "orders", **pause))
     assert deliver(workshop, run)["redelivered"] == 5
@@ -322,7 +313,7 @@ def test_a_pause_by_people_stops_a_delivery_between_slices_of_different_causes(t
 def test_what_may_not_be_claimed_is_not_waited_for(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, order_by="key")
     workshop.die("first", "second", error=REFUSED, ordering_key="k")
-    run = planned(workshop)
+    run = workshop.planned()
     before = workshop.time.now
     assert deliver(workshop, run)["redelivered"] == 1, "the second waits until the first has stayed away"
     assert workshop.time.now == before
@@ -331,7 +322,7 @@ def test_what_may_not_be_claimed_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_delivery_ends_when_its_time_is_over(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, rate={"per_second": 1}, deliver={"run_for": "10s"})
     workshop.die(*bodies(60), error=REFUSED)
-    run = planned(workshop)
+    run = workshop.planned()
     assert 9 <= deliver(workshop, run)["redelivered"] <= 12
 
 
@@ -342,7 +333,7 @@ def test_nothing_is_sent_when_a_claim_has_run_out(
     monkeypatch.setattr("redrive.stages.deliver.CLAIM_FOR", timedelta(seconds=10))
     workshop = kind(tmp_path, deliver={"slice": 10, "confirm_window": 5, "run_for": "30s"})
     workshop.die(*bodies(10), error=REFUSED)
-    run = planned(workshop)
+    run = workshop.planned()
     broker = workshop.broker = Watched(workshop, lambda: workshop.advance(seconds=20))
     counts = deliver(workshop, run)
     assert counts["unknown"] == 0, "what the broker has confirmed is marked, however late"
@@ -472,10 +463,7 @@ def test_a_selection_sends_only_what_it_selects(tmp_path: Path, kind: str) -> No
     workshop = Workshop(tmp_path, causes={"throttled": {"verdict": "requeue"}})
     workshop.die("slow", error=THROTTLED)
     workshop.die("fast", error=REFUSED)
-    run = workshop.begin()
-    for name, _ in workshop.stages(run):
-        if name == "plan":
-            break
+    run = workshop.planned()
     [(group,)] = workshop.query("select group_id from messages where cause = 'throttled'")
     selection = Selection(causes=("throttled",)) if kind == "cause" else Selection(groups=(group,))
     chosen = Run(run.route, run.run_id, run.fence, run.ttl, run.started_at, selection)
@@ -515,7 +503,7 @@ class OnTheWire(MemoryBroker):
 def test_half_a_window_is_marked_while_the_other_is_on_the_wire_and_no_more_is_ever_in_doubt(tmp_path: Path) -> None:
     workshop = Pipelining(tmp_path, deliver={"slice": 20, "confirm_window": 5})
     workshop.die(*bodies(26))
-    run = planned(workshop)
+    run = workshop.planned()
     broker = workshop.broker = OnTheWire(workshop)
     assert deliver(workshop, run)["redelivered"] == 26
     assert broker.unmarked == [2, *[4] * 12], "of two slices: what a crash would leave unknown"
@@ -544,7 +532,7 @@ def test_an_error_between_slices_leaves_nothing_of_the_last_one_in_doubt(tmp_pat
 
     workshop = Pipelining(tmp_path, deliver={"slice": 8, "confirm_window": 4})
     workshop.die(*bodies(20))
-    run = planned(workshop)
+    run = workshop.planned()
     workshop.broker = NextSlice(workshop, away)
     with pytest.raises(BrokerUnavailable, match="is away"):
         deliver(workshop, run)
@@ -555,7 +543,7 @@ def test_a_claim_that_is_lost_between_slices_leaves_one_window_in_doubt(tmp_path
     """As a crash there would."""
     workshop = Pipelining(tmp_path, deliver={"slice": 8, "confirm_window": 4})
     workshop.die(*bodies(20))
-    run = planned(workshop)
+    run = workshop.planned()
 
     def replaced() -> None:
         workshop.advance(hours=5)
@@ -577,7 +565,7 @@ def test_a_half_that_can_not_be_marked_is_unknown_whatever_is_marked_after_it(
 ) -> None:
     workshop = Pipelining(tmp_path, deliver={"slice": 8, "confirm_window": 4})
     workshop.die(*bodies(8))
-    run = planned(workshop)
+    run = workshop.planned()
     mark, calls = windows.mark, itertools.count(1)
 
     def fails(*arguments: Any, **named: Any) -> bool:
@@ -597,7 +585,7 @@ def test_a_half_that_can_not_be_marked_is_unknown_whatever_is_marked_after_it(
 def test_when_the_end_of_a_slice_fails_the_next_one_stays(tmp_path: Path) -> None:
     workshop = Pipelining(tmp_path, deliver={"slice": 8, "confirm_window": 4})
     workshop.die(*bodies(20))
-    run = planned(workshop)
+    run = workshop.planned()
     workshop.world.faults.publishes.extend(["sent"] * 6 + ["retry"] * 14)
     broker = workshop.broker = OnTheWire(workshop)
     assert deliver(workshop, run)["redelivered"] == 6
@@ -611,7 +599,7 @@ def test_who_waits_for_his_turn_leaves_nothing_on_the_wire(tmp_path: Path, monke
     monkeypatch.setattr(deliver_stage._Delivery, "_share", lambda *_: 0.5)
     workshop = Pipelining(tmp_path, rate={"per_second": 8}, deliver={"slice": 8, "confirm_window": 4})
     workshop.die(*bodies(24))
-    run = planned(workshop)
+    run = workshop.planned()
     broker = workshop.broker = OnTheWire(workshop)
     left: list[int] = []
     assert deliver(workshop, run, on_sleep=lambda: left.append(broker._windows - broker._over))["redelivered"] == 24
@@ -624,7 +612,7 @@ def test_who_waits_for_his_turn_leaves_nothing_on_the_wire(tmp_path: Path, monke
 def test_a_full_destination_is_never_overfilled_by_what_is_on_the_wire(tmp_path: Path) -> None:
     workshop = Pipelining(tmp_path, rate={"max_in_flight": 10}, deliver={"slice": 8, "confirm_window": 4})
     workshop.die(*bodies(40))
-    run = planned(workshop)
+    run = workshop.planned()
     fullest: list[int | None] = []
 
     class Looking(OnTheWire):
@@ -641,7 +629,7 @@ def test_a_full_destination_is_never_overfilled_by_what_is_on_the_wire(tmp_path:
 def test_of_a_window_of_one_only_one_is_on_the_wire(tmp_path: Path) -> None:
     workshop = Pipelining(tmp_path, deliver={"confirm_window": 1})
     workshop.die(*bodies(3))
-    run = planned(workshop)
+    run = workshop.planned()
     broker = workshop.broker = OnTheWire(workshop)
     assert deliver(workshop, run)["redelivered"] == 3
     assert broker.together == [], "each is confirmed before the next is sent"
@@ -654,7 +642,7 @@ def test_a_queue_that_is_gone_when_its_windows_are_confirmed_leaves_them_waiting
 
     workshop = Pipelining(tmp_path, deliver={"confirm_window": 4})
     workshop.die(*bodies(9))
-    run = planned(workshop)
+    run = workshop.planned()
     workshop.broker = Gone(workshop)
     with pytest.raises(QueueMissing, match="it is gone"):
         deliver(workshop, run)
@@ -692,7 +680,7 @@ def test_the_next_window_is_read_while_the_broker_confirms_this_one(
 ) -> None:
     workshop = Workshop(tmp_path, deliver={"confirm_window": 3})
     workshop.die(*bodies(6))
-    run = planned(workshop)
+    run = workshop.planned()
     workshop.broker = WhileReading(workshop, monkeypatch)
     assert pipeline.deliver(workshop.settings, run, **workshop.options())["redelivered"] == 6
     assert workshop.broker.seen == [True, True]
@@ -704,7 +692,7 @@ def test_a_store_that_goes_away_meanwhile_leaves_nothing_of_the_window_in_doubt(
 ) -> None:
     workshop = Workshop(tmp_path, deliver={"confirm_window": 3})
     workshop.die(*bodies(9))
-    run = planned(workshop)
+    run = workshop.planned()
     workshop.broker = WhileReading(workshop, monkeypatch, StagingError("the store is away"))
     with pytest.raises(StagingError, match="the store is away"):
         pipeline.deliver(workshop.settings, run, **workshop.options())
@@ -737,7 +725,7 @@ def test_a_slow_rate_is_waited_for_as_long_as_a_task_may_take(
 ) -> None:
     workshop = Workshop(tmp_path, rate={"per_second": per_second})
     workshop.die(*(f"m-{number:03}" for number in range(100)))
-    run = planned(workshop)
+    run = workshop.planned()
     with Context(workshop.settings, run, clock=workshop.now, broker=workshop.broker) as context:
         found = deliver_stage.deliver(
             context,
@@ -758,7 +746,7 @@ def test_runs_one_after_the_other_are_no_faster_than_a_slow_rate(tmp_path: Path)
     workshop.die(*(f"m-{number:03}" for number in range(100)), error=THROTTLED)
     began, sent = None, 0
     for _ in range(10):
-        run = planned(workshop)
+        run = workshop.planned()
         began = began or workshop.time.now
         for shard in range(4):
             with Context(workshop.settings, run, clock=workshop.now, broker=workshop.broker) as context:

@@ -442,10 +442,7 @@ def test_a_broker_that_cannot_be_reached_is_not_asked_for_each_destination(
     for number in range(30):
         workshop.world.create(f"shop-{number}")
         workshop.die("hat", origin=f"shop-{number}")
-    run = workshop.begin()
-    for name, _ in workshop.stages(run):
-        if name == "plan":
-            break
+    run = workshop.planned()
     asked = []
 
     def away(queue: str) -> Any:

@@ -168,10 +168,7 @@ def test_messages_back_to_where_they_came_from_wait_for_their_source_and_not_for
 ) -> None:
     workshop = build(destination=None, sources=SOURCES[1:2], order_by=None)
     workshop.die("a", error=REFUSED)
-    run = workshop.begin()
-    for name, _ in workshop.stages(run):
-        if name == "plan":
-            break
+    run = workshop.planned()
     pipeline.finish(workshop.settings, run, "failed", workshop.now)
     queue = workshop.world.queues.pop("orders-dlq")
     run_to_the_end(workshop)

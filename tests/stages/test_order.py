@@ -214,10 +214,7 @@ def test_one_that_was_let_through_before_an_earlier_one_of_its_key_was_known_giv
     dies(shop, "later", headers=headers(STRANGE, "ben"))
     dies(shop, "other", headers=headers(STRANGE, "eve"))
     leases.pause(shop.ledger, "orders", by="ana", reason="deploy", now=shop.now())
-    run = shop.begin(even_if_paused=True)
-    for name, _ in shop.stages(run):
-        if name == "plan":
-            break
+    run = shop.planned(even_if_paused=True)
     pipeline.finish(shop.settings, run, "succeeded", shop.now)
     leases.resume(shop.ledger, "orders", by="ana", now=shop.now())
     assert shop.states() == {"waiting": 1, "held": 1}

@@ -210,10 +210,7 @@ def test_an_unknown_send_goes_to_people_once_the_broker_has_forgotten_it(tmp_pat
 
 def test_a_repeat_that_was_decided_in_time_is_not_sent_too_late(tmp_path: Path) -> None:
     workshop = lose_a_response(tmp_path, arrived=True, dedupes=True)
-    run = workshop.begin()
-    for name, _ in workshop.stages(run):
-        if name == "plan":
-            break
+    run = workshop.planned()
     assert workshop.query("select plan from messages") == [("repeat",)]
     workshop.advance(minutes=9)
     assert workshop.deliver(run)["redelivered"] == 0

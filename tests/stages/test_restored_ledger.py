@@ -128,10 +128,7 @@ def test_a_crash_between_taking_in_and_removing_takes_nothing_in_twice(
 
 def test_what_waited_at_the_time_of_the_backup_is_asked_about(workshop: Workshop) -> None:
     workshop.die("waits", error=REFUSED)
-    run = workshop.begin()
-    for name, _ in workshop.stages(run):
-        if name == "plan":
-            break
+    run = workshop.planned()
     back_up(workshop)
     workshop.deliver(run)
     workshop.consume()

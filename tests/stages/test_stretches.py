@@ -72,19 +72,11 @@ def deliver(workshop: Workshop, run: Any, on_sleep: Callable[[], object] = lambd
         return deliver_stage.deliver(context, monotonic=lambda: workshop.time.now / 1e6, sleep=sleep)
 
 
-def until_plan(workshop: Workshop) -> Any:
-    run = workshop.begin()
-    for name, _ in workshop.stages(run):
-        if name == "plan":
-            return run
-    raise AssertionError
-
-
 def test_each_gets_its_own_and_files_are_read_once(
     mixed: Callable[..., Workshop], short: None, groups_read: Counter[tuple[str, int]]
 ) -> None:
     workshop = mixed()
-    run = until_plan(workshop)
+    run = workshop.planned()
     groups_read.clear()
     assert deliver(workshop, run)["redelivered"] == 160
     for queue in SHOPS:
@@ -97,7 +89,7 @@ def test_each_gets_its_own_and_files_are_read_once(
 def test_a_full_destination_keeps_nobody(mixed: Callable[..., Workshop], short: None) -> None:
     workshop = mixed(rate={"max_in_flight": 25})
     workshop.world.put(SHOPS[0], *[batch_files.DeadLetter("", b"old", (), ()) for _ in range(25)])
-    run = until_plan(workshop)
+    run = workshop.planned()
     assert deliver(workshop, run)["redelivered"] == 140
     assert {queue: len(workshop.bodies(queue)) for queue in SHOPS} == dict.fromkeys(SHOPS, 20) | {SHOPS[0]: 25}
     assert workshop.states() == {"sent": 140, "waiting": 20}
@@ -105,7 +97,7 @@ def test_a_full_destination_keeps_nobody(mixed: Callable[..., Workshop], short: 
 
 def test_who_found_no_room_goes_on_where_it_was(mixed: Callable[..., Workshop], short: None) -> None:
     workshop = mixed(rate={"max_in_flight": 6})
-    run = until_plan(workshop)
+    run = workshop.planned()
     assert deliver(workshop, run, lambda: [workshop.consume(queue=queue) for queue in SHOPS])["redelivered"] == 160
     assert workshop.states() == {"sent": 160}
 
@@ -114,7 +106,7 @@ def test_a_slow_rate_reads_no_further_than_it_sends(
     mixed: Callable[..., Workshop], short: None, groups_read: Counter[tuple[str, int]]
 ) -> None:
     workshop = mixed(rate={"per_second": 2}, deliver={"run_for": "20s"})
-    run = until_plan(workshop)
+    run = workshop.planned()
     groups_read.clear()
     assert 38 <= deliver(workshop, run)["redelivered"] <= 44
     assert sum(groups_read.values()) <= 6, "two or three stretches of eight"
@@ -126,7 +118,7 @@ def test_a_slow_cause_keeps_no_other(mixed: Callable[..., Workshop], short: None
     for number in range(4, 20):
         for queue in SHOPS:
             workshop.die(f"{queue} {number:03}", error=REFUSED, origin=queue)
-    run = until_plan(workshop)
+    run = workshop.planned()
     sent: list[int] = []
     assert deliver(workshop, run, lambda: sent.append(workshop.states()["sent"]))["redelivered"] == 160
     assert sent[0] >= 128, "all that is not slow, before anybody waits"
@@ -143,7 +135,7 @@ def test_sends_of_unknown_fate_go_first_wherever_they_are(mixed: Callable[..., W
     for queue in SHOPS:
         workshop.consume(queue=queue)
         workshop.die(f"{queue} new", error=REFUSED, origin=queue)
-    run = until_plan(workshop)
+    run = workshop.planned()
     assert deliver(workshop, run)["redelivered"] == 16
     for queue in SHOPS:
         assert workshop.bodies(queue) == [f"{queue} 019".encode(), f"{queue} new".encode()]
@@ -159,7 +151,7 @@ def test_large_headers_take_no_more_memory(
         for queue in SHOPS:
             letter = batch_files.DeadLetter("", f"{queue} {number}".encode(), large, (), origin=queue)
             workshop.world.put("orders-dlq", letter)
-    run = until_plan(workshop)
+    run = workshop.planned()
     kept: list[int] = []
     read = stretches._read
 
@@ -196,7 +188,7 @@ def test_where_little_may_go_not_all_is_read(
         for _ in range(18):
             key = (batch_files.Header("key", "String", "one"),)
             workshop.world.put("orders-dlq", batch_files.DeadLetter("", b"x", key, (), origin=queue))
-    run = until_plan(workshop)
+    run = workshop.planned()
     groups_read.clear()
     run = dataclasses.replace(run, selection=selection) if selection else run
     assert 1 <= deliver(workshop, run)["redelivered"] <= 17
@@ -205,7 +197,7 @@ def test_where_little_may_go_not_all_is_read(
 
 def test_a_damaged_file_stops_its_own_messages_only(mixed: Callable[..., Workshop], short: None) -> None:
     workshop = mixed()
-    run = until_plan(workshop)
+    run = workshop.planned()
     ((uri, copies),) = workshop.query("select uri, copies from staging_batches where batch_id = 2")
     file = Path(workshop.settings.staging) / str(uri)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])

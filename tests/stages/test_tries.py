@@ -20,11 +20,7 @@ from tests.workshop import Pipelining, Workshop
 def planned(workshop: Workshop) -> Run:
     """A run that is about to deliver 40 messages."""
     workshop.die(*(f"m-{number:02}" for number in range(40)))
-    run = workshop.begin()
-    for name, _ in workshop.stages(run):
-        if name == "plan":
-            break
-    return run
+    return workshop.planned()
 
 
 def named(name: str, work: Callable[[], Any]) -> Callable[[], Any]:

@@ -216,10 +216,7 @@ def test_tasks_of_one_run_share_the_room_where_nothing_is_told(build: Build) -> 
     rate = {"per_second": 1000, "max_in_flight": 3}
     workshop, _ = build(rate=rate, deliver={"slice": 2, "shards": 4})
     workshop.die(*"abcdefgh", error=REFUSED)
-    run = workshop.begin()
-    for name, _counts in workshop.stages(run):
-        if name == "plan":
-            break
+    run = workshop.planned()
     sent = [
         pipeline.deliver(workshop.settings, run, shard=shard, **workshop.options())["redelivered"] for shard in range(4)
     ]

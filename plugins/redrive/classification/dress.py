@@ -244,7 +244,8 @@ _HAS_DIGIT = re.compile(r"[0-9]")
 # Error 1264: a number that the masks have left
 _IS_CODE = re.compile(r"(?<![\w.-])[0-9]{3,6}(?![\w.-])")
 _TWO_LETTERS_OF_WORDS = re.compile(r"\b[^\W\d_]{2,}")
-_TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
+#: Whatever says something has two letters side by side.
+TWO_LETTERS: Final = re.compile(r"[^\W\d_]{2}")
 
 
 @lru_cache(maxsize=4)  # a text is asked for its cause and for its template
@@ -306,9 +307,9 @@ def _end_of_front(text: str) -> int:
     """Where the first thing in front ends; 0 where there is none, or nothing behind it."""
     for pattern in _FRONT if _ANY.match(text) else ():
         match = pattern.match(text)
-        if match is not None and match.end() and _TWO_LETTERS.search(text, match.end()):
+        if match is not None and match.end() and TWO_LETTERS.search(text, match.end()):
             return match.end()
-    if (end := _end_of_brackets(text)) and _TWO_LETTERS.search(text, end):
+    if (end := _end_of_brackets(text)) and TWO_LETTERS.search(text, end):
         return end
     # Handler Orders failed for <*>: , failed to process <*>: , Retry <*> exhausted: , Max retries exceeded, last error:
     clause = _CLAUSE.match(text)
@@ -316,7 +317,7 @@ def _end_of_front(text: str) -> int:
         clause is not None
         and " " in clause[1]
         and not _IS_CODE.search(clause[1])
-        and _TWO_LETTERS.search(text, clause.end())
+        and TWO_LETTERS.search(text, clause.end())
     ):
         said = _OF_KIND.sub(r"\1", clause[1].replace("<*>", " "))
         told = [word.lower() for word in PLAIN_WORD.findall(said) if not _HAS_DIGIT.search(word)]

@@ -13,7 +13,7 @@ import re
 from typing import Final
 
 from redrive.classification import error_fields, printed_errors
-from redrive.classification.dress import without_end, without_front
+from redrive.classification.dress import TWO_LETTERS, without_end, without_front
 from redrive.classification.error_fields import BETWEEN
 from redrive.classification.stack_traces import CUT, FRAME, Trace, may_tell_its_file, with_its_file
 from redrive.classification.values_and_names import phrase
@@ -67,7 +67,6 @@ _MOST_FIELDS = 3
 # rpc error: code = PermissionDenied desc = …: but for those of which any failure may be
 _RPC_STATUS = re.compile(r"rpc error: code = (?!Unknown|Internal|Unavailable)([A-Z][A-Za-z]{2,30}) desc = ")
 _PLAIN = re.compile(r"(?<![\w<])[^\W\d_]{2,40}(?:_[^\W\d_]{2,40}){0,6}(?![\w*])")
-_TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
 _DETAIL = re.compile(rf"\s*(?:{any_of('details')}|LINE [0-9<]|[A-ZÄÖÜÀÂÇÉÈÊÍÓÚÑ]{{3,20}}(?: [0-9]+)? ?: )")
 _ADDED = re.compile(r"\s*(?:ORA-06512: |[A-ZÄÖÜÀÂÇÉÈÊÍÓÚÑ]{4,20} ?: )")
 # Of a stack of Oracle's errors the first is what failed.
@@ -102,7 +101,7 @@ def template(masked: str) -> str:
     said, at, frame = (_line(masked) or masked).partition(FRAME)
     if (more := _told_apart_from_it(masked)) and more not in said:
         said = f"{said} ({more})"  # not every client tells it
-    if not _TWO_LETTERS.search(said) and (told := _PLAIN.findall(masked[:_LONGEST])):
+    if not TWO_LETTERS.search(said) and (told := _PLAIN.findall(masked[:_LONGEST])):
         said = " ".join(told)  # whatever it is, it is not what every other is
     frame, parted, others = frame.partition(BETWEEN)
     return (said + parted + others.replace(FRAME, " at "))[:MAX_TEMPLATE] + at + frame
@@ -122,7 +121,7 @@ def _told_apart_from_it(masked: str) -> str:
 def _line(text: str) -> str:
     """The template of a text without frames."""
     text = without_front(text.strip())
-    if "xception" in text and (told := _IN_HEADER.search(text)) and _TWO_LETTERS.search(text, told.end()):
+    if "xception" in text and (told := _IN_HEADER.search(text)) and TWO_LETTERS.search(text, told.end()):
         text = without_front(text[told.end() :])
     if "'{\"" in text:
         text = _COULD_STAND.sub("", _OF_SCHEMA.sub(r"'\1'", text))
@@ -131,7 +130,7 @@ def _line(text: str) -> str:
         return f"{words}{FRAME}{frame}" if frame else words
     # What was answered comes behind: 404 Not Found: {"code": ...}
     at = text.find('{"')
-    if at > 0 and "{" not in text[:at] and len(_TWO_LETTERS.findall(text[:at])) >= _WORDS_BEFORE:
+    if at > 0 and "{" not in text[:at] and len(TWO_LETTERS.findall(text[:at])) >= _WORDS_BEFORE:
         before = _said(text[:at].rstrip(" [:=-\n"))
         # Of one that was cut short nobody knows what it said; that it failed is known.
         answer = _NO_REASON.sub("", error_fields.message_of(text[at:], _line)) if text.endswith(("}", "]", '"')) else ""
@@ -149,7 +148,7 @@ def _said(text: str) -> str:
     """The template of prose: the innermost cause, without decoration."""
     if "\\n" in text:  # of a text that was printed
         text = _PRINTED_BREAK.sub("\n", text)
-    if (page := _HTML.search(text)) and len(_TWO_LETTERS.findall(text[: page.start()])) >= _WORDS_BEFORE:
+    if (page := _HTML.search(text)) and len(TWO_LETTERS.findall(text[: page.start()])) >= _WORDS_BEFORE:
         text = text[: page.start()]
     text = printed_errors.told(text)
     text = _one_line(text)
@@ -157,7 +156,7 @@ def _said(text: str) -> str:
         rest = text[match.end() :].strip()
         while rest.endswith(")") and rest.count(")") > rest.count("("):
             rest = rest[:-1]
-        if len(_TWO_LETTERS.findall(rest[:200])) > 1:
+        if len(TWO_LETTERS.findall(rest[:200])) > 1:
             # What is quoted is a message here, however few its words are.
             quoted = _QUOTED.match(rest)
             text = quoted[2] if quoted and " " in quoted[2] else rest
@@ -170,7 +169,7 @@ def _said(text: str) -> str:
     if (
         "hile " in text
         and (meanwhile := _WHILE.search(text))
-        and len(_TWO_LETTERS.findall(text[: meanwhile.start()])) > 3
+        and len(TWO_LETTERS.findall(text[: meanwhile.start()])) > 3
     ):
         text = text[: meanwhile.start()]
     if "SQL: " in text:

@@ -83,8 +83,8 @@ def deliver(
         raise
     finally:
         one.close()
-    if (wrong := one.wrong or one.refused) is not None:
-        raise wrong
+    if one.wrong is not None:
+        raise one.wrong
     totals = one.totals
     return {
         "redelivered": totals.redelivered,
@@ -120,7 +120,7 @@ class _Delivery:
         self._blocked: set[str] = set()  # destinations that can't take anything in this task
         self._shares: dict[str, float] = {}  # per destination: the share of its consumers that work
         self._look_up_at = self._until
-        self.wrong: BrokerError | None = None  # what keeps one destination from being sent to: told at the end
+        self._unseen: BrokerError | None = None  # why nobody may look at one destination
         self._unreachable = 0  # destinations in a row that could not be asked for their depth
         self.totals = Totals()
         self._sender = SliceSender(
@@ -129,9 +129,9 @@ class _Delivery:
         self._rooms = Rooms(context, self._sender.arrived)
 
     @property
-    def refused(self) -> BrokerError | None:
-        """Why a destination took nothing, though its depth could be asked for."""
-        return self._sender.refused
+    def wrong(self) -> BrokerError | None:
+        """What kept one destination from getting anything: told when the rest is sent."""
+        return self._unseen or self._sender.refused
 
     def salvage(self) -> None:
         self._sender.salvage()
@@ -332,7 +332,7 @@ class _Delivery:
     def _leave(self, destination: str, error: BrokerError) -> None:
         """Send nothing more there in this task, and tell why when the rest is sent."""
         self._blocked.add(destination)
-        self.wrong = self.wrong or error
+        self._unseen = self._unseen or error
         self._context.progress(f"held: nothing more goes to {destination}: {error}", 0, None)
 
     def _seen(self, as_of: datetime | None = None) -> tuple[int, dict[int, int]]:
