@@ -138,11 +138,18 @@ class Plant(Probe):
         return claims.claim(self.ledger, self.lease, *self.asking(limit, **options), self.now)
 
     def asking(
-        self, limit: int = 1000, *, shard: int = 0, rooms: Sequence[Room] = (), in_order: bool = False, **wanted: Any
+        self,
+        limit: int = 1000,
+        *,
+        shard: int = 0,
+        rooms: Sequence[Room] = (),
+        task_try: str = "",
+        in_order: bool = False,
+        **wanted: Any,
     ) -> tuple[ClaimFilter, ClaimTerms]:
         """What a claim is told; in order with all sources drained by now."""
         turns = InOrder(self.now) if in_order else None
-        terms = ClaimTerms(limit, timedelta(minutes=10), shard, rooms)
+        terms = ClaimTerms(limit, timedelta(minutes=10), shard, rooms, task_try)
         return ClaimFilter(**{"destination": "orders", "in_order": turns} | wanted), terms
 
     def announce(self, claimed: Slice, last: int) -> None:

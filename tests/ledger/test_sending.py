@@ -428,6 +428,13 @@ def test_a_task_that_is_tried_again_recovers_its_own_shard_only(due: Plant) -> N
     assert due.states() == {"sending": 2, "waiting": 4}
 
 
+def test_a_try_that_failed_recovers_what_it_claimed_itself_and_nothing_of_the_next_try(due: Plant) -> None:
+    for task_try in ("first", "next"):
+        due.claim(2, shard=0, task_try=task_try)
+    assert recovery.recover(due.ledger, due.lease, due.now, task_try="first")["given_back"] == 2
+    assert due.states() == {"sending": 2, "waiting": 4}
+
+
 def test_a_slice_that_was_recovered_sends_no_more(due: Plant) -> None:
     slice_ = claimed(due)
     recovery.recover(due.ledger, due.lease, due.now, shard=0)

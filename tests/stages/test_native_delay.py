@@ -14,7 +14,7 @@ from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import doctor
-from tests.stages.test_deliver import deliver, planned
+from tests.stages.test_deliver import deliver
 from tests.workshop import REFUSED, THROTTLED, Pipelining, Workshop
 
 #: ``throttled`` waits at first failure, for at most ten minutes.
@@ -58,7 +58,7 @@ def test_the_broker_keeps_delays_and_lets_go_of_each_message_when_it_is_due(tmp_
 def test_a_delay_counts_from_when_the_broker_got_it_and_not_from_when_it_said_so(tmp_path: Path) -> None:
     workshop = Pipelining(tmp_path, **NATIVE)
     workshop.die(*[f"{number:02}" for number in range(20)], error=THROTTLED)
-    run = planned(workshop)
+    run = workshop.planned()
 
     class Thoughtful(MemoryBroker):
         def ready(self, queue: str, messages: Any) -> Any:
@@ -264,7 +264,7 @@ def test_what_the_broker_keeps_where_nobody_counts_it_fills_the_destination_too(
     workshop = Workshop(tmp_path, **(NATIVE | {"rate": {"max_in_flight": 8}}))
     workshop.broker = Elsewhere(workshop.world)
     workshop.die(*[f"{number:02}" for number in range(40)], error=THROTTLED)
-    run = planned(workshop)
+    run = workshop.planned()
     assert deliver(workshop, run)["redelivered"] <= 8
     assert workshop.states()["waiting"] >= 32
     assert deliver(workshop, run)["redelivered"] <= 8, "what has come since then may be followed by as much"

@@ -10,7 +10,7 @@ import pytest
 
 from redrive.brokers.base import Publication
 from redrive.errors import LeaseLost
-from redrive.ledger.delivery import windows
+from redrive.ledger.delivery import claims, windows
 from redrive.stages import pipeline
 from redrive.stages.context import Run
 from tests.turns import Turns
@@ -112,6 +112,23 @@ def test_a_try_that_fails_late_recovers_nothing_of_the_next_one(tmp_path: Path) 
     assert new["redelivered"] == 30
     assert workshop.states() == {"sent": 30, "unknown": 10}
     assert contradictions(workshop) == 0
+
+
+def test_what_was_claimed_waits_again_when_its_task_is_interrupted_between_the_commit_and_the_next_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = Workshop(tmp_path, deliver={"confirm_window": 10, "slice": 20})
+    run = planned(workshop)
+    claim = claims.claim
+
+    def interrupted(*args: Any) -> Any:
+        claim(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(claims, "claim", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        workshop.deliver(run)
+    assert workshop.states() == {"waiting": 40}
 
 
 def test_what_a_task_has_given_back_it_does_not_give_back_again(

@@ -5,6 +5,7 @@ This module says what goes next, and how much of it. Before each slice the budge
 some of the destination's consumers are stuck. :mod:`~redrive.stages.sending` then sends the slice.
 """
 
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -110,6 +111,7 @@ class _Delivery:
         self._context = context
         self._shard = shard
         self._shards = shards
+        self._task_try = secrets.token_hex(8)  # what it claims is its own from the commit on, whatever interrupts it
         self._monotonic = monotonic
         self._sleep = sleep
         self._until = monotonic() + context.route.deliver.run_for.total_seconds()
@@ -143,7 +145,7 @@ class _Delivery:
             context.ledger,
             context.lease,
             context.now(),
-            slices=self._sender.open,
+            task_try=self._task_try,
             tries=context.route.deliver.tries,
         )
 
@@ -395,7 +397,7 @@ class _Delivery:
             native_delay=self._native_delay(capabilities),
             in_order=None if context.route.order_by is None else InOrder(self._drained_to),
         )
-        terms = ClaimTerms(size, CLAIM_FOR, self._shard, rooms)
+        terms = ClaimTerms(size, CLAIM_FOR, self._shard, rooms, self._task_try)
         if cause is None and after < 0:
             for selection in self._selections(destination, after, TO_RESEND):
                 again = claims.claim_resends(

@@ -120,7 +120,6 @@ class SliceSender:
         prefetch: Prefetch,
     ) -> None:
         self.arrived: Counter[str] = Counter()  # by destination: what was sent, or may have been, or is on the wire
-        self.open: set[int] = set()  # the slices of this task that are not closed
         self._context = context
         self._totals = totals
         self._blocked = blocked
@@ -146,7 +145,6 @@ class SliceSender:
         Raises where the staging can't be read. A queue that is missing, or may not be written to, is ``blocked``, and
         :attr:`refused` says why.
         """
-        self.open.add(claimed.slice_id)
         one, parts = self._under_way(claimed, rate, share, stretch), self._parts(claimed.destination)
         if one is None:
             return
@@ -307,7 +305,6 @@ class SliceSender:
         one.on_the_wire -= 1  # not before: a slice stays open, and is recovered, where a part could not be marked
         self._count(one, marks)
         if last:
-            self.open.discard(one.claimed.slice_id)
             self._tell(one)
         if current and following and announced:
             current.announced.append(following)
@@ -337,7 +334,6 @@ class SliceSender:
 
     def _close(self, one: _SliceUnderWay) -> None:
         windows.close(self._context.ledger, self._context.lease, one.claimed.slice_id, self._context.now())
-        self.open.discard(one.claimed.slice_id)
         self._tell(one)
 
     def _tell(self, one: _SliceUnderWay) -> None:

@@ -78,12 +78,14 @@ class ClaimFilter:
 
 @dataclass(frozen=True, slots=True)
 class ClaimTerms:
-    """How many messages a claim may take, which task's it is, how long it lasts, and what rooms there were for it."""
+    """How many messages a claim may take, how long it lasts, which task's and which try's of it it is, and what rooms
+    there were for it."""
 
     limit: int
     lasts: timedelta
     shard: int = 0
     rooms: "Sequence[Room]" = ()
+    task_try: str = ""
 
 
 class NoRoom(Exception):
@@ -236,11 +238,16 @@ def _open(tx: RunTransaction, asked: ClaimFilter, terms: ClaimTerms) -> int:
     return int(
         tx.execute(
             sql(
-                "insert into delivery_slices (route, run_id, fence, shard, destination, claimed_at, deadline_at,"
-                " system) values (:route, :run_id, :fence, :shard, :destination, :now, :deadline_at,"
-                f" {HERE}) returning slice_id"
+                "insert into delivery_slices (route, run_id, fence, shard, task_try, destination, claimed_at,"
+                " deadline_at, system) values (:route, :run_id, :fence, :shard, :task_try, :destination, :now,"
+                f" :deadline_at, {HERE}) returning slice_id"
             ),
-            {"shard": terms.shard, "destination": asked.destination, "deadline_at": tx.now + terms.lasts},
+            {
+                "shard": terms.shard,
+                "task_try": terms.task_try,
+                "destination": asked.destination,
+                "deadline_at": tx.now + terms.lasts,
+            },
         ).scalar_one()
     )
 

@@ -4,7 +4,6 @@ After a crash everything above a slice's high-water mark certainly was not sent 
 last marked window and the mark is ``unknown``.
 """
 
-from collections.abc import Collection
 from datetime import datetime
 
 from redrive.audit_actions import Action
@@ -24,23 +23,23 @@ def recover(
     now: datetime,
     *,
     shard: int | None = None,
-    slices: Collection[int] | None = None,
+    task_try: str | None = None,
     tries: int | None = None,
 ) -> dict[str, int]:
     """Close slices that were left open; returns how many messages wait again and how many are unknown.
 
     Messages above the high-water mark wait again; those below it of which the broker's word was not written down are
     unknown. Recovered are slices of earlier runs, with ``shard`` also those that an earlier try of this run's task
-    left; or just these ``slices``. Because a slice is closed, its old owner, should it still live, sends no more of it,
-    and marks and gives back nothing (:class:`~redrive.errors.LeaseLost`). An attempt whose fate is still unknown when
-    it was sent again ``tries`` times goes to people: its run may end each time because of it.
+    left; with ``task_try`` just what that try has claimed. Because a slice is closed, its old owner, should it still
+    live, sends no more of it, and marks and gives back nothing (:class:`~redrive.errors.LeaseLost`). An attempt whose
+    fate is still unknown when it was sent again ``tries`` times goes to people: its run may end each time because of
+    it.
     """
     back = unknown = 0
     with ledger.under(lease, now) as tx:
-        mine, values = "fence < :fence", dict[str, int]()
-        if slices is not None:
-            values = {f"slice_{number}": slice_id for number, slice_id in enumerate(sorted(slices))}
-            mine = f"slice_id in ({', '.join(':' + name for name in values) or 'null'})"
+        mine, values = "fence < :fence", dict[str, int | str]()
+        if task_try is not None:
+            mine, values = "fence = :fence and task_try = :task_try", {"task_try": task_try}
         elif shard is not None:
             mine, values = "(fence < :fence or (fence = :fence and shard = :shard))", {"shard": shard}
         left_open = tx.execute(

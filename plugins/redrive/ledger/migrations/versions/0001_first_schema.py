@@ -138,6 +138,7 @@ def upgrade() -> None:
         sa.Column("run_id", sa.Text(), nullable=False),
         sa.Column("fence", sa.BigInteger(), nullable=False),
         sa.Column("shard", sa.Integer(), nullable=False),
+        sa.Column("task_try", sa.Text(), server_default="", nullable=False),
         sa.Column("destination", sa.Text(), nullable=False),
         sa.Column("claimed", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("sent", sa.Integer(), server_default=sa.text("0"), nullable=False),
