@@ -80,6 +80,11 @@ class Received(NamedTuple):
     receipt: object
 
 
+def bytes_of(received: Iterable[Received]) -> int:
+    """How large their bodies are together."""
+    return sum([len(one.letter.body) for one in received])
+
+
 class Outgoing(NamedTuple):
     """One message to publish; ``headers`` are final (failure headers stripped, tracking headers set)."""
 

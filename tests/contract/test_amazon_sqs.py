@@ -619,6 +619,17 @@ def test_messages_that_have_come_are_not_lost_to_a_later_error(script: ScriptedS
     assert len(broker.receive("orders-dlq", limit=50, wait=NO_WAIT, lease=LEASE)) == 10
 
 
+def test_with_as_many_bytes_as_have_room_no_more_is_asked_for(
+    script: ScriptedSqs, broker: AmazonSqs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.brokers.sqs.receiving.RECEIVE_BYTES", 600)
+    script.always["ReceiveMessage"] = {
+        "Messages": [{"MessageId": f"m-{n}", "ReceiptHandle": f"r-{n}", "Body": "x" * 20} for n in range(10)]
+    }
+
+    assert len(broker.receive("orders-dlq.fifo", limit=1_000, wait=NO_WAIT, lease=LEASE)) == 30
+
+
 def test_failed_deletes_are_repeated_if_they_may_pass(script: ScriptedSqs, broker: AmazonSqs) -> None:
     def partly(request: dict[str, list[dict[str, str]]]) -> dict[str, object]:
         ids = [entry["Id"] for entry in request["Entries"]]

@@ -457,6 +457,17 @@ def test_a_topic_that_deduplicates_swallows_no_redelivery(
     assert len(BrokerContract.take(make_adapter(), queue, 5, least=2)) == 2
 
 
+def test_with_as_many_bytes_as_have_room_no_more_is_taken(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.brokers.pulsar.receiving.RECEIVE_BYTES", 100)
+    broker, queue = make_adapter(), make_queue()
+    broker.publish(queue, [outgoing(b"x" * 20, number) for number in range(7)])
+    receives = [len(broker.receive(queue, limit=1_000, wait=timedelta(seconds=5), lease=LEASE)) for _ in range(2)]
+
+    assert receives == [5, 2]
+
+
 def test_several_windows_go_out_in_one_call(
     make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str]
 ) -> None:

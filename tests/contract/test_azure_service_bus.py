@@ -878,6 +878,32 @@ def test_a_short_receive_locks_nothing_that_comes_later(bus: ServiceBusStandIn, 
     assert later.lock is None
 
 
+def test_of_large_messages_a_receive_locks_only_what_has_room(
+    bus: ServiceBusStandIn, broker: AzureServiceBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.brokers.service_bus.links.RECEIVE_BYTES", 150 * 1024)
+    bus.queue("orders")
+    broker.publish("orders", [outgoing(b"x" * 1024, n) for n in range(450)])
+
+    receives = [len(broker.receive("orders", limit=1_000, wait=NO_WAIT, lease=LEASE)) for _ in range(4)]
+    assert receives == [200, 200, 50, 0]
+
+
+def test_a_session_that_has_more_than_has_room_is_read_on(
+    bus: ServiceBusStandIn, broker: AzureServiceBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.brokers.service_bus.links.RECEIVE_BYTES", 50 * 1024)
+    bus.queue("orders", requires_session=True)
+    for key in ("a", "b"):
+        broker.publish("orders", [outgoing(key.encode() * 1024, n, ordering_key=key) for n in range(150)])
+
+    seen = list[str]()
+    while got := broker.receive("orders", limit=1_000, wait=NO_WAIT, lease=LEASE):
+        seen.append(f"{len(got)} {got[0].letter.ordering_key}")
+        broker.settle("orders", [one.receipt for one in got])
+    assert seen == ["100 a", "50 a", "100 b", "50 b"], "one session to its end, then the next"
+
+
 def test_links_start_no_threads(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
     bus.queue("orders")
     before = set(threading.enumerate())  # one that an earlier test left may end meanwhile

@@ -492,6 +492,17 @@ def test_a_thousand_messages_cost_a_handful_of_requests(pubsub: GooglePubSub, op
     assert counted == {"Publish": 1, "Pull": 1, "ModifyAckDeadline": 1, "Acknowledge": 1}
 
 
+def test_with_as_many_bytes_as_have_room_no_more_is_asked_for(
+    pubsub: GooglePubSub, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.brokers.pubsub.receiving.BATCH", 10)
+    monkeypatch.setattr("redrive.brokers.pubsub.receiving.RECEIVE_BYTES", 600)
+    queue = operator.queue()
+    pubsub.publish(queue, [outgoing(b"x" * 20, number) for number in range(50)])
+
+    assert len(pubsub.receive(queue, limit=1_000, wait=NO_WAIT, lease=LEASE)) == 30
+
+
 def test_a_lease_is_never_longer_than_pubsub_allows(
     pubsub: GooglePubSub, operator: Operator, clock: ManualClock
 ) -> None:

@@ -505,7 +505,7 @@ def test_large_ones_in_a_row_behind_many_small_ones_fill_no_memory(
 ) -> None:
     """The mean of all is small, so many are asked for; what is too much goes back, and from then on fewer are."""
     module = "redrive.brokers.rabbitmq"
-    monkeypatch.setattr(f"{module}.receiving.PREFETCH_BYTES", 20 * body_bytes)
+    monkeypatch.setattr(f"{module}.receiving.RECEIVE_BYTES", 20 * body_bytes)
     monkeypatch.setattr(f"{module}.frames.TOO_MANY_BYTES", 50 * body_bytes)
     for user in ("frames", "receiving"):
         monkeypatch.setattr(f"{module}.{user}.HARMLESS", 25)

@@ -1,7 +1,7 @@
 """Where a message goes: the configuration of the run that sends says it, and one that is wrong harms nothing."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -431,8 +431,15 @@ def test_of_a_publish_that_sent_nothing_all_wait_and_nobody_is_asked(workshop: W
     assert sorted(workshop.bodies("orders")) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize(
+    ("refused", "looks"),
+    [
+        pytest.param((), deliver.UNREACHABLE, id="none-answers"),
+        pytest.param(range(1, 30, 2), 30, id="every-second-one-is-refused-by-a-broker-that-answers"),
+    ],
+)
 def test_a_broker_that_cannot_be_reached_is_not_asked_for_each_destination(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Sequence[int], looks: int
 ) -> None:
     workshop = Workshop(
         tmp_path,
@@ -447,10 +454,10 @@ def test_a_broker_that_cannot_be_reached_is_not_asked_for_each_destination(
 
     def away(queue: str) -> Any:
         asked.append(queue)
-        raise BrokerUnavailable("nobody answers")
+        raise PermissionRefused("not yours") if len(asked) - 1 in refused else BrokerUnavailable("nobody answers")
 
     monkeypatch.setattr(workshop.broker, "depth", away)
     with pytest.raises(BrokerUnavailable):
         workshop.deliver(run)
-    assert len(asked) == deliver.UNREACHABLE
+    assert len(asked) == looks
     assert workshop.states() == {"waiting": 30}

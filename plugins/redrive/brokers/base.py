@@ -28,6 +28,9 @@ CUSTOM_FAILURE_HEADERS: Final = frozenset(
     }
 )
 
+#: With so many bytes of bodies a receive asks for nothing more: nobody knows how large the next ones are.
+RECEIVE_BYTES: Final = 16 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
@@ -302,6 +305,8 @@ class Broker(Protocol):
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
         """Up to ``limit`` messages, each leased to us for ``lease``; [] after ``wait`` without any.
 
+        Fewer come where they are large: who asks the broker several times asks no more with :data:`RECEIVE_BYTES`.
+
         Bodies are the original bytes. Every header keeps its broker type name, and ``properties`` has whatever a
         redelivery or a restore needs. What the broker doesn't tell is None (``""`` for ids), never a guess. Anyone may
         have written what a message says of itself: read it by ``message.count`` and ``message.instant``, and put
@@ -385,8 +390,8 @@ class ReadsAhead(Protocol):
     def receive_ahead(self, queue: str, *, limit: int, ahead: int, wait: timedelta, lease: timedelta) -> list[Received]:
         """As :meth:`Broker.receive`; of up to ``ahead`` more, which will be asked for next, some may come meanwhile.
 
-        Fewer than ``limit`` come where they are large: what it holds has to fit into memory. To us those ahead are
-        visible in a depth, to others in flight. A release, even of nothing, gives them back.
+        What it holds has to fit into memory too. To us those ahead are visible in a depth, to others in flight. A
+        release, even of nothing, gives them back.
         """
         ...
 

@@ -321,7 +321,7 @@ class _Delivery:
             objection = f"the destination {destination!r} does not exist"
         except BrokerError as error:
             self._leave(destination, error)
-            self._unreachable += not isinstance(error, PermissionRefused)
+            self._unreachable = 0 if isinstance(error, PermissionRefused) else self._unreachable + 1
             if self._unreachable >= UNREACHABLE:
                 raise
             return None

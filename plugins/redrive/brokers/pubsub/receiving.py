@@ -12,7 +12,7 @@ from datetime import timedelta
 import google.api_core.exceptions as api
 from google.pubsub_v1 import types
 
-from redrive.brokers.base import Settled
+from redrive.brokers.base import RECEIVE_BYTES, Settled
 from redrive.brokers.pubsub.calls import Calls
 from redrive.brokers.pubsub.errors import PartlyRefused
 from redrive.brokers.pubsub.kind import BATCH, MAX_LEASE
@@ -20,7 +20,7 @@ from redrive.brokers.pubsub.message import LEAST_LEASE, full_name, is_full, rece
 from redrive.brokers.pubsub.names import Names
 from redrive.brokers.retries import until
 from redrive.errors import BrokerError, PermissionRefused, QueueMissing
-from redrive.message import Received
+from redrive.message import Received, bytes_of
 
 
 class Receiver:
@@ -39,9 +39,9 @@ class Receiver:
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
         """See :class:`~redrive.brokers.base.Broker`.
 
-        The first pull waits, the following ones don't; they go on until ``limit`` is reached, one comes back empty,
-        or a quarter of the lease is used up. An error after some messages have come is kept back: the next call
-        will meet it again.
+        The first pull waits, the following ones don't; they go on until ``limit`` is reached, they are large enough
+        together, one comes back empty, or a quarter of the lease is used up. An error after some messages have come is
+        kept back: the next call will meet it again.
         """
         if limit < 1:
             return []
@@ -49,7 +49,8 @@ class Receiver:
         seconds = _lease_seconds(lease)
         fill_until = self._monotonic() + seconds / 4
         found = self._pull(queue, name, min(limit, BATCH), wait.total_seconds(), seconds)
-        while found and len(found) < limit and self._monotonic() < fill_until:
+        size = bytes_of(found)
+        while found and len(found) < limit and size < RECEIVE_BYTES and self._monotonic() < fill_until:
             try:
                 more = self._pull(queue, name, min(limit - len(found), BATCH), 0, seconds)
             except BrokerError:
@@ -57,6 +58,7 @@ class Receiver:
             if not more:
                 break
             found += more
+            size += bytes_of(more)
         return found
 
     def _pull(self, queue: str, name: str, limit: int, wait: float, seconds: int) -> list[Received]:

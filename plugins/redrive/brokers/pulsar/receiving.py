@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pulsar
 
-from redrive.brokers.base import Settled
+from redrive.brokers.base import RECEIVE_BYTES, Settled
 from redrive.brokers.pulsar.connection import LazyClient, Place, close_quietly
 from redrive.brokers.pulsar.errors import known_error
 from redrive.brokers.pulsar.message import BATCH, id_text, letter
@@ -70,8 +70,9 @@ class Receiver:
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
         """See :class:`~redrive.brokers.base.Broker`.
 
-        The first message is waited for, the following ones only as long as they keep coming; a quarter of the lease
-        at most. An error after some messages have come is kept back: the next call will meet it again.
+        The first message is waited for, the following ones only as long as they keep coming, and until they are large
+        enough together; a quarter of the lease at most. An error after some messages have come is kept back: the next
+        call will meet it again.
         """
         if limit < 1:
             return []
@@ -79,8 +80,9 @@ class Receiver:
         self._give_back_expired(reader)
         began = self._monotonic()
         patience = max(_FIRST if began < reader.expects_until else _NEXT, wait.total_seconds())
-        found: list[Received] = []
-        while len(found) < limit and self._monotonic() < began + max(patience, lease.total_seconds() / 4):
+        found, size = list[Received](), 0
+        until = began + max(patience, lease.total_seconds() / 4)
+        while len(found) < limit and size < RECEIVE_BYTES and self._monotonic() < until:
             try:
                 message = self._next(reader.consumer, _NEXT if found else patience)
             except pulsar.PulsarException as error:
@@ -97,6 +99,7 @@ class Receiver:
             reader.held[receipt] = _Held(message.message_id(), self._monotonic() + lease.total_seconds(), text)
             reader.texts.add(text)
             found.append(Received(letter(message, self._topics.origin), receipt))
+            size += len(found[-1].letter.body)
         return found
 
     def settle(self, queue: str, receipts: Sequence[object]) -> Settled:

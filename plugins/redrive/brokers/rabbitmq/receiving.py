@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from redrive.brokers.base import Settled
+from redrive.brokers.base import RECEIVE_BYTES, Settled
 from redrive.brokers.rabbitmq.consumption import Consumption
 from redrive.brokers.rabbitmq.declared import Declared
 from redrive.brokers.rabbitmq.frames import HARMLESS, Delivery
@@ -20,8 +20,8 @@ from redrive.brokers.rabbitmq.session import Session
 from redrive.errors import BrokerError, BrokerUnavailable
 from redrive.message import DeadLetter, Received
 
-#: Bytes that a receive may have under way, by what is known of their size, and messages at most.
-PREFETCH_BYTES, MOST_PREFETCH = 16 * 1024 * 1024, 8_192
+#: Messages that a receive may have under way at most; in bytes, by what is known of their size, RECEIVE_BYTES.
+MOST_PREFETCH = 8_192
 
 
 class Receipt(NamedTuple):
@@ -165,7 +165,7 @@ class Receiving:
         if not coming.may_ask:
             return
         mean, whole = self._mean_bytes.get(queue), self._measured.backlog_bytes.get(queue)
-        affordable = HARMLESS if mean is None else max(1, int(PREFETCH_BYTES / max(mean, whole or 0, 1)))
+        affordable = HARMLESS if mean is None else max(1, int(RECEIVE_BYTES / max(mean, whole or 0, 1)))
         if queue in self._uneven:
             affordable = min(affordable, HARMLESS)
         most = min(affordable, limit if whole is None else max(limit, MOST_PREFETCH))

@@ -29,12 +29,17 @@ from azure.servicebus._pyamqp.receiver import check_disposition_outcome
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError, ServiceBusError
 
+from redrive.brokers.base import RECEIVE_BYTES
 from redrive.brokers.service_bus.amqp_values import Encoded, decimal128
 
 #: Completions under way at once.
 WINDOW = 200
 #: Locks renewed per request.
 RENEW_AT_ONCE = 100
+#: Messages that a receive asks for at once.
+AT_ONCE = 100
+#: The shortest wait for messages, in seconds: a link needs a moment.
+SHORTEST_WAIT = 0.3
 #: How long the outcomes of one window may take, in seconds.
 OUTCOME_TIMEOUT = 30.0
 
@@ -78,14 +83,30 @@ class Receiver:
         """Messages from sequence number ``start`` on, as they are, without touching them."""
         return self._sdk.peek_messages(count, sequence_number=start)
 
-    def receive(self, limit: int, wait: float) -> list[tuple[ServiceBusReceivedMessage, bytes]]:
-        """At most ``limit`` messages with their first frames; [] after ``wait`` seconds without any."""
+    def receive(self, limit: int, wait: float) -> tuple[list[tuple[ServiceBusReceivedMessage, bytes]], bool]:
+        """At most ``limit`` messages with their first frames, none after ``wait`` seconds without any; and whether
+        nothing more is there.
+
+        What is asked for comes, however large it is: so only some are asked for at once, and no more once they are
+        large enough together. An error after some have come is kept back: the next call will meet it again.
+        """
         self.open()
-        messages = self._sdk.receive_messages(limit, max_wait_time=wait)
-        if len(messages) < limit:
-            self._take_credit_back()
-        payloads, self._payloads = self._payloads, {}
-        return [(message, payloads.get(_tag(message), b"")) for message in messages]
+        found, size = list[tuple[ServiceBusReceivedMessage, bytes]](), 0
+        while len(found) < limit and size < RECEIVE_BYTES:
+            ask = min(limit - len(found), AT_ONCE)
+            try:
+                messages = self._sdk.receive_messages(ask, max_wait_time=SHORTEST_WAIT if found else wait)
+            except (ServiceBusError, AMQPException, OSError):
+                if not found:
+                    raise
+                break
+            payloads, self._payloads = self._payloads, {}
+            found += [(message, payloads.get(_tag(message), b"")) for message in messages]
+            size += sum(map(len, payloads.values()))
+            if len(messages) < ask:
+                self._take_credit_back()
+                return found, True
+        return found, False
 
     def complete(self, messages: Sequence[ServiceBusReceivedMessage]) -> Iterator[Exception | None]:
         """Settle all for good: for each, in order, None or why not."""

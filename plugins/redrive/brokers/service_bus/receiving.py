@@ -15,14 +15,12 @@ from azure.servicebus import exceptions as sdk
 from redrive.brokers.base import Settled
 from redrive.brokers.service_bus.entities import Entities
 from redrive.brokers.service_bus.errors import SDK_ERRORS, known_error, may_pass, wants_session
-from redrive.brokers.service_bus.links import Receiver
+from redrive.brokers.service_bus.links import SHORTEST_WAIT, Receiver
 from redrive.brokers.service_bus.message import Address, letter
 from redrive.brokers.service_bus.namespace import Namespace
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 from redrive.message import Received
 
-#: The shortest wait for messages, in seconds: a link needs a moment.
-SHORTEST_WAIT = 0.3
 #: Sessions held at once; each is a link of its own.
 MAX_SESSIONS = 8
 
@@ -44,12 +42,13 @@ class _Lane:
     session: bool
     held: set[Receipt] = field(default_factory=set)
     lost: bool = False
-    exhausted: bool = False  # a session of which nothing more came
+    exhausted: bool = False  # nothing more came of it
 
     def receive(self, address: Address, limit: int, wait: float) -> list[Received]:
         """At most ``limit`` messages, which we hold from now on; [] after ``wait`` seconds without any."""
         found = []
-        for message, payload in self.receiver.receive(limit, wait):
+        messages, self.exhausted = self.receiver.receive(limit, wait)
+        for message, payload in messages:
             receipt = Receipt(message, self)
             self.held.add(receipt)
             found.append(Received(letter(message, payload, address), receipt))
@@ -155,7 +154,6 @@ class Receiving:
                 except SDK_ERRORS:
                     self._lose(queue, lane)
                     continue
-                lane.exhausted = len(found) < limit
                 if found:
                     return found
             if not lane.held:
@@ -176,9 +174,7 @@ class Receiving:
         lane = _Lane(receiver, session=True)
         self._lanes[queue].append(lane)
         try:
-            found = lane.receive(address, limit, seconds)
-            lane.exhausted = len(found) < limit
-            return found
+            return lane.receive(address, limit, seconds)
         except sdk.OperationTimeoutError:
             self._lose(queue, lane)
             return []

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from redrive.brokers.base import Settled
+from redrive.brokers.base import RECEIVE_BYTES, Settled
 from redrive.brokers.retries import until
 from redrive.brokers.sqs.calls import Calls
 from redrive.brokers.sqs.errors import lasting
 from redrive.brokers.sqs.message import BATCH, MAX_LEASE, MAX_WAIT, is_fifo, received
 from redrive.errors import BrokerError
-from redrive.message import Received
+from redrive.message import Received, bytes_of
 
 
 class Receiver:
@@ -31,8 +31,8 @@ class Receiver:
         """See :class:`~redrive.brokers.base.Broker`.
 
         Polls are long ones (a short one looks at some of SQS's servers only), several at once on standard
-        queues, until ``limit`` is reached, one comes back empty, or a quarter of the lease is used up. An
-        error after some messages have come is kept back: the next call will meet it again.
+        queues, until ``limit`` is reached, they are large enough together, one comes back empty, or a quarter of the
+        lease is used up. An error after some messages have come is kept back: the next call will meet it again.
         """
         if limit < 1:
             return []
@@ -62,12 +62,15 @@ class Receiver:
             if found or left <= self._max_wait:
                 break
         follow_up = math.ceil(min(wait.total_seconds(), self._max_wait, 1))
-        while found and len(found) < limit and self._monotonic() < fill_until:
+        size = bytes_of(found)
+        while found and len(found) < limit and size < RECEIVE_BYTES and self._monotonic() < fill_until:
             missing = limit - len(found)
             counts = [min(BATCH, missing - at) for at in range(0, min(missing, at_once * BATCH), BATCH)]
             answers = list(self._calls.together(lambda count: _attempt(poll, count, follow_up), counts))
             for answer in answers:
-                found += answer if isinstance(answer, list) else []
+                more = answer if isinstance(answer, list) else []
+                found += more
+                size += bytes_of(more)
             if not all(isinstance(answer, list) and answer for answer in answers):
                 break
         return found
