@@ -188,6 +188,14 @@ def test_a_schema_of_another_version_is_left_alone(plant: Plant) -> None:
     assert plant.states() == {"classified": 1}
 
 
+def test_a_schema_of_a_checkout_from_before_the_release_is_left_alone(plant: Plant) -> None:
+    plant.messages(1)
+    plant.change("alter table delivery_slices drop column task_try")
+    with pytest.raises(SchemaOutdated, match=r"delivery_slices has no task_try\. Nothing was changed"):
+        schema.upgrade(plant.ledger, NOW)
+    assert plant.states() == {"classified": 1}
+
+
 def test_the_head_is_what_alembic_says() -> None:
     assert schema.head() == ScriptDirectory.from_config(schema._config()).get_current_head()
 

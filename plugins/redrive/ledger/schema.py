@@ -21,6 +21,7 @@ from redrive.errors import LedgerError, SchemaOutdated
 from redrive.ledger import moves
 from redrive.ledger.dialects import CREATE_VIEW
 from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.tables import metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -45,6 +46,7 @@ def upgrade(ledger: Ledger, now: datetime, *, count_anew: bool = False) -> str:
         _refuse_unknown(ledger, current_revision(connection))
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        _refuse_unfinished(ledger, connection)
         _make_views(ledger, connection)
         ledger.dialect.tidy_up_early(connection, _CHANGING)
         if count_anew:
@@ -95,6 +97,18 @@ def _refuse_unknown(ledger: Ledger, current: str | None) -> None:
             f"the ledger {ledger!r} is at {current}, which this version does not know; its newest is {head()}: use the"
             " version of Redrive that made this ledger, or a newer one"
         )
+
+
+def _refuse_unfinished(ledger: Ledger, connection: sa.Connection) -> None:
+    """A checkout from before the first release made a schema of this number that lacks what was added since."""
+    there = sa.inspect(connection)
+    for table in metadata.sorted_tables:
+        known = {column["name"] for column in there.get_columns(table.name)}
+        if missing := [column.name for column in table.columns if column.name not in known]:
+            raise SchemaOutdated(
+                f"the ledger {ledger!r} was made before Redrive was released: its table {table.name} has no"
+                f" {', '.join(missing)}. Nothing was changed; make a new ledger"
+            )
 
 
 def ledger_id(connection: sa.Connection) -> str:
