@@ -134,8 +134,8 @@ class LeaseLost(RedriveError):
     """This run no longer holds the route: it was too slow or was replaced. Its writes are refused."""
 
 
-class SourcesFailed(RedriveError):
-    """Some sources failed; everything else was done. The text names each, ``report`` are the run's numbers."""
+class QueuesFailed(RedriveError):
+    """Some queues failed; everything else was done. The text names each, ``report`` are the run's numbers."""
 
     def __init__(self, detail: str = "", report: "dict[str, object] | None" = None) -> None:
         super().__init__(detail)

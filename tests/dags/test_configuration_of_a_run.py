@@ -12,12 +12,13 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 from tests.classifying import classify
-from tests.workshop import ROUTE, Workshop, micros
+from tests.workshop import KEY_ERROR, REFUSED, ROUTE, Workshop, micros
 
 from redrive import settings as configuration
 from redrive.airflow import failures, run_params, spark_operators, tasks
 from redrive.cli.control import status
-from redrive.errors import SettingsError
+from redrive.errors import BrokerUnavailable, QueuesFailed, SettingsError
+from redrive.ledger.engine import sql
 from redrive.settings import Settings
 from redrive.stages import context as stage_context
 from redrive.stages import deliver as delivering
@@ -294,3 +295,47 @@ def test_the_hash_is_of_what_concerns_the_route(tmp_path: Path) -> None:
     assert hash_of(two) != hash_of(two.replace("queue: a", "queue: '${A}'"))
     assert hash_of(two) != hash_of(f"defaults: {{retention: 9d}}\n{two}")
     assert configuration.written(configuration.Settings(), "orders") is None
+
+
+def test_a_destination_that_fails_is_tried_again_and_then_people_are_asked_and_the_report_fails(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.die("for the destination", error=REFUSED)
+    shop.die("for people", error=KEY_ERROR)
+    shop.to_the_drain("scheduled__1")
+    deliver = tasks.deliver.function
+
+    def in_two_tries(*arguments: Any, **options: Any) -> Any:
+        def away(queue: str) -> Any:
+            raise BrokerUnavailable(f"{queue}: nobody answers")
+
+        monkeypatch.setattr(shop.broker, "depth", away)
+        shop.max_tries = 1
+        with pytest.raises(BrokerUnavailable):
+            deliver(*arguments, **options)
+        shop.try_number = 2
+        return deliver(*arguments, **options)
+
+    monkeypatch.setattr(tasks.deliver, "function", in_two_tries)
+    with pytest.raises(QueuesFailed, match="queue orders failed: BrokerUnavailable: orders: nobody answers"):
+        shop.from_the_drain_on()
+    assert shop.states() == {"waiting": 1, "escalated": 1}
+
+
+def test_the_delivery_of_what_was_released_fails_for_a_destination_when_people_are_asked(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.world.faults.publishes.append("retry")
+    shop.die("1", error=REFUSED)
+    shop.to_the_drain("scheduled__1")
+    shop.from_the_drain_on()
+    with shop.ledger.write() as connection:
+        connection.execute(sql("update messages set next_attempt_at = :now"), {"now": shop.now()})
+    shop.world.faults.forbidden = {("orders", "depth")}
+    shop.dag_run = "scheduled__2"
+    asked = []
+    monkeypatch.setattr(pipeline, "escalate", lambda *_: asked.append("escalate") or {})
+    with pytest.raises(QueuesFailed, match="queue orders failed: PermissionRefused"):
+        shop.task("deliver_released", "orders")
+    assert asked == ["escalate"]
+    assert shop.query("select status from runs order by fence desc limit 1") == [("failed",)]

@@ -97,7 +97,7 @@ def test_a_run_whose_source_is_missing_does_all_else_starts_no_spark_fails_and_s
     assert ended["drain"] == ended["deliver"] == ended["escalate"] == "success"
     assert ended["report"] == "failed", "a queue that isn't there is not tried again"
     assert ended["finish"] == "failed", "the end of the run says what became of it"
-    assert "SourcesFailed: source renamed-dlq" in logs(shop, "renamed")
+    assert "QueuesFailed: source renamed-dlq" in logs(shop, "renamed")
     assert shop.query("select run_id from route_state") == [(None,)]
     assert shop.query("select status from runs where airflow_run_id = 'renamed'") == [("failed",)]
     assert before == (shop.states(), shop.depth("dead"), shop.depth("orders")), "nothing was touched or sent twice"

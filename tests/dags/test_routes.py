@@ -24,10 +24,10 @@ from redrive.errors import (
     LedgerUnavailable,
     PermissionRefused,
     QueueMissing,
+    QueuesFailed,
     RouteBusy,
     RoutePaused,
     SettingsError,
-    SourcesFailed,
     UsageError,
 )
 from redrive.stages import pipeline
@@ -178,7 +178,7 @@ class TestRetries:
         "error",
         [
             SettingsError, QueueMissing, PermissionRefused, IllegalMove, LeaseLost, RouteBusy, RoutePaused,
-            SourcesFailed, ValueError, KeyError, TypeError, FileNotFoundError, ModuleNotFoundError, OverflowError,
+            QueuesFailed, ValueError, KeyError, TypeError, FileNotFoundError, ModuleNotFoundError, OverflowError,
             failures.RunFailed,
         ],
     )  # fmt: skip

@@ -14,7 +14,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 
 from redrive.classification.causes import Cause
 from redrive.classification.explain import explain
-from redrive.errors import PermissionRefused, QueueMissing, SourcesFailed, UsageError
+from redrive.errors import PermissionRefused, QueueMissing, QueuesFailed, UsageError
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection
 from redrive.message import TYPE_ATTRIBUTE
@@ -319,7 +319,7 @@ def test_copies_that_could_not_be_settled_are_recognised_when_they_come_again(
     with monkeypatch.context() as patched:
         patched.setattr(shop.broker, "settle", dead)
         pipeline.drain(shop.settings, run, **shop.options())
-    with pytest.raises(SourcesFailed, match="20 of 20 copies"):
+    with pytest.raises(QueuesFailed, match="20 of 20 copies"):
         pipeline.report(shop.settings, run)
     pipeline.finish(shop.settings, run, "failed", shop.now)
     bus.start()

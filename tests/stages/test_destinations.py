@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
+from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, QueuesFailed
 from redrive.ledger.delivery import aiming
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.selecting import Selection
 from redrive.policy.aims import LONGEST_ORIGIN, Aim, Aims
-from redrive.stages import deliver, pipeline, preview
+from redrive.stages import failed_queues, pipeline, preview
 from tests import blank
 from tests.ledger.planting import NOW, Plant
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
@@ -95,8 +95,10 @@ def test_a_destination_that_is_mistyped_later_leaves_the_messages_as_they_are(sh
         run = shop.begin()
         if stage == "deliver":
             shop.advance(hours=2)
-        with pytest.raises(QueueMissing, match=r"routes\.orders\.destination\.queue.*'ordres'"):
-            getattr(pipeline, stage)(shop.settings, run, **shop.options())
+            assert "routes.orders.destination.queue: 'ordres'" in shop.deliver(run)["failed:ordres"]
+        else:
+            with pytest.raises(QueueMissing, match=r"routes\.orders\.destination\.queue: 'ordres'"):
+                pipeline.observe(shop.settings, run, **shop.options())
         pipeline.finish(shop.settings, run, "failed", shop.now)
     assert shop.states() == {"waiting": 2}
     assert shop.query("select count(*) from escalated_messages") == [(0,)]
@@ -408,12 +410,28 @@ def test_what_is_wrong_with_one_destination_keeps_no_other_waiting(
         return plainly(queue, *arguments)
 
     monkeypatch.setattr(workshop.broker, call, refusing)
+    workshop.die("for people", error=KEY_ERROR, origin="shop-1")
     # A publish that nothing is known of asks a person and fails no run.
-    fails = contextlib.nullcontext() if (call, error) == ("publish", BrokerUnavailable) else pytest.raises(error)
-    with fails:
+    unknown = (call, error) == ("publish", BrokerUnavailable)
+    for number in range(3):  # the queue is looked at from the second run on
+        run = workshop.begin()
+        with contextlib.nullcontext() if unknown else pytest.raises(QueuesFailed, match=f"queue shop-5 failed.*{call}"):
+            for _ in workshop.stages(run):
+                pass
+        pipeline.finish(workshop.settings, run, "failed", workshop.now)
+        assert sum(len(workshop.bodies(shop)) for shop in shops) == 35 + number
+        asked = workshop.states()["escalated"]
+        assert asked == 1 or (unknown and number > 0), "people are asked in the same run"
+        workshop.die(f"later {number}", origin="shop-2")
+        workshop.advance(minutes=10)
+
+
+def test_where_no_destination_may_be_looked_at_nothing_is_drained(workshop: Workshop) -> None:
+    workshop.die("1", error=REFUSED)
+    workshop.world.faults.forbidden = {("orders", "depth")}
+    with pytest.raises(PermissionRefused, match="orders"):
         workshop.cycle()
-    assert sum(len(workshop.bodies(shop)) for shop in shops) == 35
-    assert workshop.states()["sent"] == 35
+    assert workshop.bodies("orders-dlq") == [b"1"]
 
 
 def test_of_a_publish_that_sent_nothing_all_wait_and_nobody_is_asked(workshop: Workshop) -> None:
@@ -434,7 +452,7 @@ def test_of_a_publish_that_sent_nothing_all_wait_and_nobody_is_asked(workshop: W
 @pytest.mark.parametrize(
     ("refused", "looks"),
     [
-        pytest.param((), deliver.UNREACHABLE, id="none-answers"),
+        pytest.param((), failed_queues.UNREACHABLE, id="none-answers"),
         pytest.param(range(1, 30, 2), 30, id="every-second-one-is-refused-by-a-broker-that-answers"),
     ],
 )
@@ -457,7 +475,10 @@ def test_a_broker_that_cannot_be_reached_is_not_asked_for_each_destination(
         raise PermissionRefused("not yours") if len(asked) - 1 in refused else BrokerUnavailable("nobody answers")
 
     monkeypatch.setattr(workshop.broker, "depth", away)
-    with pytest.raises(BrokerUnavailable):
-        workshop.deliver(run)
+    if refused:
+        assert sum(name.startswith("failed:") for name in workshop.deliver(run)) == 30
+    else:
+        with pytest.raises(BrokerUnavailable):
+            workshop.deliver(run)
     assert len(asked) == looks
     assert workshop.states() == {"waiting": 30}

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from redrive.brokers import registry
 from redrive.classification.causes import Cause
-from redrive.errors import SourcesFailed
+from redrive.errors import QueuesFailed
 from redrive.message import DeadLetter, Header
 from redrive.settings import Canary
 from redrive.stages import doctor, pipeline
@@ -310,7 +310,7 @@ def test_a_server_that_stays_away_in_a_drain_makes_duplicates_that_are_recognise
     pipeline.drain(shop.settings, run, **shop.options())
     shop.pubsub.faults.before = None
     shop.server.start()
-    with pytest.raises(SourcesFailed, match="orders-dlq: 3 of 3 copies"):
+    with pytest.raises(QueuesFailed, match="orders-dlq: 3 of 3 copies"):
         pipeline.report(shop.settings, run)
     pipeline.finish(shop.settings, run, "failed", shop.now)
     shop.broker.close()

@@ -14,11 +14,11 @@ from redrive.errors import (
     LeaseLost,
     PermissionRefused,
     QueueMissing,
+    QueuesFailed,
     RedriveError,
     RouteBusy,
     RoutePaused,
     SchemaOutdated,
-    SourcesFailed,
     UsageError,
 )
 
@@ -44,7 +44,7 @@ HOPELESS: Final = (
     RouteBusy,
     RoutePaused,
     BalanceBroken,
-    SourcesFailed,
+    QueuesFailed,
     MessagesExpiring,
     RunFailed,
     # Mistakes of ours, or a program that isn't installed: what is away for a while raises other errors.

@@ -12,9 +12,9 @@ or killed loses nothing and sends nothing twice in silence.
 | `load` | causes, groups and what came back go into the ledger | the database |
 | `resolve` | what became of earlier redeliveries | the database |
 | `plan` | who goes back at once, who later, who is held, who needs a person | `redrive run ROUTE --dry-run` shows the plan |
-| `deliver` | sends in slices under rate, canary and breaker | the destination; a group that keeps failing is held |
+| `deliver` | sends in slices under rate, canary and breaker; a destination that fails keeps no other from its messages | the destination; a group that keeps failing is held |
 | `escalate` | the rest goes to `escalated_messages` | `redrive review list` |
-| `report` | the counts of the run, also in XCom; fails for a source that failed, when all else is done | its error names the source |
+| `report` | the counts of the run, also in XCom; fails for a queue that failed, when all else is done | its error names the queue |
 | `finish` | gives the route back, whatever happened, and fails if anything did | its error names the tasks; a lease that was not given back ends by itself after 15 minutes |
 
 **Trigger by hand** with `dry_run` to see what would happen, or with `causes`, `groups`, `since`, `until`, `sources`,

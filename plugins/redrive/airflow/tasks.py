@@ -134,7 +134,9 @@ def _deliver(run: Counts, shard: int, shards: int) -> Counts:
     """Sends what is due, slice by slice: claim, send, wait for the broker's word, mark."""
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    return _stage(run, pipeline.deliver, shard=shard, shards=shards)
+    ti = get_current_context()["ti"]
+    # In the last try a destination that fails is noted: nobody else's messages, and no person, waits for it.
+    return _stage(run, pipeline.deliver, shard=shard, shards=shards, tries_left=ti.try_number <= ti.max_tries)
 
 
 def _escalate(run: Counts) -> Counts:
@@ -147,7 +149,7 @@ def _escalate(run: Counts) -> Counts:
 def _report(run: Counts) -> Counts:
     """Sums up the run; its counts are the task's XCom and the event of the route's asset.
 
-    Fails for sources that failed: all else was done by then.
+    Fails for queues that failed: all else was done by then.
     """
     from redrive.stages import pipeline  # noqa: PLC0415
 
@@ -211,8 +213,9 @@ def _deliver_released(route: str) -> Counts:
     """Sends what is due on one route, as a short run of its own; skipped where another run holds the route.
 
     Nothing is drained here: with `order_by`, what died since the last run that drained every source to its end waits.
+    Fails for destinations that failed, when all else is done.
     """
-    from redrive.stages import pipeline  # noqa: PLC0415
+    from redrive.stages import failed_queues, pipeline  # noqa: PLC0415
 
     settings = configuration.load()
     try:
@@ -224,6 +227,7 @@ def _deliver_released(route: str) -> Counts:
         counts = pipeline.deliver(settings, run, shard=0, shards=1)
         metrics.emit(route, "deliver", counts)
         metrics.emit(route, "escalate", pipeline.escalate(settings, run))
+        failed_queues.refuse(counts)
         status = "succeeded"
     finally:
         pipeline.finish(settings, run, status)

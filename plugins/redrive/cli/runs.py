@@ -20,7 +20,7 @@ from redrive.cli.context import (
 )
 from redrive.cli.held_run import held
 from redrive.cli.options import AsJson, DryRun, RouteName, Wait, choosing
-from redrive.errors import SourcesFailed
+from redrive.errors import QueuesFailed
 
 if TYPE_CHECKING:
     from redrive.ledger.selecting import Selection
@@ -74,7 +74,7 @@ def _run_once(settings: "Settings", route: str, selection: "Selection", as_json:
         pipeline.escalate(settings, current, progress=progress)
         try:
             report = pipeline.report(settings, current, progress=progress)
-        except SourcesFailed as failed:
+        except QueuesFailed as failed:
             _tell(failed.report or {}, as_json)
             raise
     _tell(report, as_json)
@@ -125,7 +125,7 @@ def _causes(settings: "Settings", route: str) -> dict[str, int]:
 def _stage_command(name: str, text: str) -> None:
     @choosing()
     def command(route: RouteName, dry_run: DryRun = False, *, selection: "Selection", as_json: AsJson = False) -> None:
-        from redrive.stages import failed_sources, pipeline  # noqa: PLC0415
+        from redrive.stages import failed_queues, pipeline  # noqa: PLC0415
 
         settings = read_settings()
         if dry_run:
@@ -142,7 +142,7 @@ def _stage_command(name: str, text: str) -> None:
                 print_counts(f"{name} {route}", counts)
                 if name == "classify":
                     print_advice(settings, route, _causes(settings, route))
-            failed_sources.refuse(counts)
+            failed_queues.refuse(counts)
 
     app.command(name=name, help=text)(command)
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from redrive.brokers.base import Capabilities, Depth
 from redrive.errors import BrokerError, PermissionRefused, QueueMissing, RedriveError
@@ -24,6 +25,7 @@ from redrive.ledger.selecting import Selection
 from redrive.policy.next_step import trusted
 from redrive.stages import aiming, attributes, consumers
 from redrive.stages.context import Context, instant
+from redrive.stages.failed_queues import Failures
 from redrive.stages.prefetch import Prefetch, in_a_thread
 from redrive.stages.rates import rates
 from redrive.stages.rooms import Rooms
@@ -38,8 +40,6 @@ LEAST_WAIT = 0.01
 #: long as that took: what a slow rate lets through is not to be spent on looking.
 LOOK_UP_AGAIN = 60.0
 LOOKING_UP = 50
-#: When so many destinations in a row can't be asked for their depth, it is the broker: nobody asks for the rest.
-UNREACHABLE = 3
 #: How long a claimed slice belongs to its task; nothing of it is sent after that.
 CLAIM_FOR = timedelta(minutes=5)
 ZERO = timedelta(0)
@@ -63,10 +63,12 @@ def deliver(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     prefetch: Prefetch = in_a_thread,
-) -> dict[str, int]:
+    tries_left: bool = False,
+) -> dict[str, Any]:
     """Send what is due, as fast as the budget allows, for at most the route's ``deliver.run_for``.
 
-    ``prefetch`` has the next window's payloads read while the broker confirms this one.
+    ``prefetch`` has the next window's payloads read while the broker confirms this one. A destination that fails is
+    noted, and the others get their messages; with ``tries_left`` a failure that may pass is raised when they have.
     """
     # An earlier try of this very task may have died: its claims are ours to recover.
     recovery.recover(context.ledger, context.lease, context.now(), shard=shard, tries=context.route.deliver.tries)
@@ -84,8 +86,9 @@ def deliver(
         raise
     finally:
         one.close()
-    if one.wrong is not None:
-        raise one.wrong
+    failures = one.failures()
+    if tries_left:
+        failures.raise_passing()
     totals = one.totals
     return {
         "redelivered": totals.redelivered,
@@ -95,6 +98,7 @@ def deliver(
         "put_back": totals.put_back,
         "slices": totals.slices,
         **({"unreadable": totals.unreadable} if totals.unreadable else {}),
+        **failures.noted(),
     }
 
 
@@ -122,18 +126,18 @@ class _Delivery:
         self._blocked: set[str] = set()  # destinations that can't take anything in this task
         self._shares: dict[str, float] = {}  # per destination: the share of its consumers that work
         self._look_up_at = self._until
-        self._unseen: BrokerError | None = None  # why nobody may look at one destination
-        self._unreachable = 0  # destinations in a row that could not be asked for their depth
+        self._failures = Failures(context)
         self.totals = Totals()
         self._sender = SliceSender(
             context, self.totals, self._blocked, monotonic=monotonic, sleep=sleep, prefetch=prefetch
         )
         self._rooms = Rooms(context, self._sender.arrived)
 
-    @property
-    def wrong(self) -> BrokerError | None:
-        """What kept one destination from getting anything: told when the rest is sent."""
-        return self._unseen or self._sender.refused
+    def failures(self) -> Failures:
+        """What kept some destinations from getting anything."""
+        for destination, error in self._sender.refused.items():
+            self._failures.note(destination, error)
+        return self._failures
 
     def salvage(self) -> None:
         self._sender.salvage()
@@ -321,21 +325,18 @@ class _Delivery:
             objection = f"the destination {destination!r} does not exist"
         except BrokerError as error:
             self._leave(destination, error)
-            self._unreachable = 0 if isinstance(error, PermissionRefused) else self._unreachable + 1
-            if self._unreachable >= UNREACHABLE:
-                raise
+            self._failures.raise_where_nobody_answers()
             return None
-        self._unreachable = 0
+        self._failures.answered()
         if objection is not None:
             self._escalate_all(destination, objection)
             return None
         return depth
 
     def _leave(self, destination: str, error: BrokerError) -> None:
-        """Send nothing more there in this task, and tell why when the rest is sent."""
+        """Send nothing more there in this task, and tell why."""
         self._blocked.add(destination)
-        self._unseen = self._unseen or error
-        self._context.progress(f"held: nothing more goes to {destination}: {error}", 0, None)
+        self._failures.note(destination, error)
 
     def _seen(self, as_of: datetime | None = None) -> tuple[int, dict[int, int]]:
         with self._context.ledger.read() as connection:

@@ -23,7 +23,7 @@ from redrive.ledger.delivery.expiry import Expiry
 from redrive.ledger.drain import horizon
 from redrive.settings import Source
 from redrive.stages.context import Context
-from redrive.stages.failed_sources import Failures
+from redrive.stages.failed_queues import Failures
 from redrive.stages.source_drain import RESCUE_AT_ONCE, SourceDrain
 from redrive.stages.source_end import COMPLETE, NOTHING_MORE, PROVED
 

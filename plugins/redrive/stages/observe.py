@@ -14,18 +14,18 @@ from redrive.stages import ages, aiming, consumers
 from redrive.stages.ages import UNKNOWN, Ages
 from redrive.stages.checking import refuse_broker_id
 from redrive.stages.context import Context, instant
-from redrive.stages.failed_sources import Failures
+from redrive.stages.failed_queues import Failures
 
 
 def observe(context: Context) -> dict[str, Any]:
     """Depths of all sources and destinations into ``queue_observations``, and of destinations who consumes them.
 
     What a broker tells late is kept with the time at which it was so; what it doesn't tell is kept as unknown. A
-    source that fails is noted and stops no other one, unless nobody answers for any. A missing destination that the
-    configuration names is an error: nothing is drained for it. One that only a message told is that message's own
-    trouble when it is to be sent there. ``late`` are the messages that
-    are older than the route's SLO and have no outcome, ``aged`` the
-    destinations that hold one so old, ``deep`` the queues that hold more than the route allows.
+    source that fails is noted and stops no other one, unless nobody answers for any; so does a destination, unless
+    nothing goes anywhere else. A missing destination that the configuration names is an error: nothing is drained for
+    it. One that only a message told is that message's own trouble when it is to be sent there. ``late`` are the
+    messages that are older than the route's SLO and have no outcome, ``aged`` the destinations that hold one so old,
+    ``deep`` the queues that hold more than the route allows.
     """
     refuse_broker_id(context)
     aged: list[float] = []
@@ -39,33 +39,38 @@ def observe(context: Context) -> dict[str, Any]:
     _write(context, [_observation(context, *one, UNKNOWN) for one in seen])
     aiming.aim(context)
     wrong: QueueMissing | None = None
+    unseen = Failures(context)
     for queue in destinations(context):
-        try:
-            depth = context.broker.depth(queue)
-        except QueueMissing:
-            wrong = wrong or aiming.missing(context, queue)
-            continue
-        try:
+        with unseen.apart(queue):
             try:
-                age = ages.look(context, queue, depth)
-            except PermissionRefused:  # an age is not worth stopping the route for
-                age = UNKNOWN
-                more["refused_looks"] += 1
-            # At once: what a look has cost must be known although the next queue may fail.
-            _write(context, [_observation(context, queue, "destination", depth, age)])
-            seen.append((queue, "destination", depth))
-            if age.oldest_age_seconds is not None:
-                aged.append(age.oldest_age_seconds)
-            elif age == ages.EMPTY:
-                aged.append(0.0)  # whoever watches the number would else see the last one for ever
-            stuck, isolated, closed = consumers.look(context, queue)
-        except QueueMissing:
-            continue
-        more["stuck_consumers"] += stuck
-        more["isolated_consumers"] += isolated
-        more["closed_connections"] += closed
+                depth = context.broker.depth(queue)
+            except QueueMissing:
+                wrong = wrong or aiming.missing(context, queue)
+                continue
+            try:
+                try:
+                    age = ages.look(context, queue, depth)
+                except PermissionRefused:  # an age is not worth stopping the route for
+                    age = UNKNOWN
+                    more["refused_looks"] += 1
+                # At once: what a look has cost must be known although the next queue may fail.
+                _write(context, [_observation(context, queue, "destination", depth, age)])
+                seen.append((queue, "destination", depth))
+                if age.oldest_age_seconds is not None:
+                    aged.append(age.oldest_age_seconds)
+                elif age == ages.EMPTY:
+                    aged.append(0.0)  # whoever watches the number would else see the last one for ever
+                stuck, isolated, closed = consumers.look(context, queue)
+            except QueueMissing:
+                continue
+            more["stuck_consumers"] += stuck
+            more["isolated_consumers"] += isolated
+            more["closed_connections"] += closed
+        unseen.raise_where_nobody_answers()
     if wrong is not None:
         raise wrong
+    aims = {context.route.destination_of(source.queue) for source in context.route.sources}
+    unseen.raise_first_of(aims)  # there is nowhere to send what would be drained
     counts: dict[str, Any] = {
         f"{role}_depth": sum(depth.total or 0 for _, its, depth in seen if its == role)
         for role in ("source", "destination")
@@ -73,7 +78,7 @@ def observe(context: Context) -> dict[str, Any]:
     if unknown := sum(1 for _, _, depth in seen if depth.total is None):
         counts["unknown_depths"] = unknown
     counts |= _breaches(context, aged, [depth for _, _, depth in seen])
-    return counts | {name: count for name, count in more.items() if count} | failures.noted()
+    return counts | {name: count for name, count in more.items() if count} | failures.noted() | unseen.noted()
 
 
 def _breaches(context: Context, aged: list[float], depths: list[Depth]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from typing import Any
 from redrive import settings as configuration
 from redrive.brokers.base import Broker
 from redrive.connections import storage
-from redrive.errors import BalanceBroken, SettingsError, SourcesFailed
+from redrive.errors import BalanceBroken, QueuesFailed, SettingsError
 from redrive.ledger import configurations, leases, schema
 from redrive.ledger.delivery import recovery
 from redrive.ledger.drain import batches, horizon
@@ -202,13 +202,15 @@ def plan(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
     return _stage(settings, run, "plan", plan_stage.plan, **options)
 
 
-def deliver(settings: Settings, run: Run, shard: int = 0, shards: int = 1, **options: Any) -> dict[str, Any]:
+def deliver(
+    settings: Settings, run: Run, shard: int = 0, shards: int = 1, *, tries_left: bool = False, **options: Any
+) -> dict[str, Any]:
     """Send what is due, under the budget."""
     return _stage(
         settings,
         run,
         "deliver",
-        lambda context: deliver_stage.deliver(context, shard=shard, shards=shards),
+        lambda context: deliver_stage.deliver(context, shard=shard, shards=shards, tries_left=tries_left),
         **options,
     )
 
@@ -219,15 +221,15 @@ def escalate(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
 
 
 def report(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
-    """The run's numbers; raises :class:`BalanceBroken` when the route doesn't add up, and :class:`SourcesFailed` when
-    everything was done but for sources that failed."""
+    """The run's numbers; raises :class:`BalanceBroken` when the route doesn't add up, and :class:`QueuesFailed` when
+    everything was done but for queues that failed."""
     with Context(settings, run, **options) as context:
         try:
             found = report_stage.report(context)
         except BalanceBroken as broken:
             notify.balance(context, str(broken))
             raise
-        except SourcesFailed:
+        except QueuesFailed:
             notify.balance(context, None)
             raise
         notify.balance(context, None)

@@ -5,12 +5,12 @@ from typing import Any
 
 from redrive.brokers import registry
 from redrive.classification.causes import Cause
-from redrive.errors import BalanceBroken, SourcesFailed, StagingError
+from redrive.errors import BalanceBroken, QueuesFailed, StagingError
 from redrive.ledger import configurations, leases
 from redrive.ledger.account import balance, inspecting
 from redrive.ledger.drain import batches
 from redrive.redaction import redactor
-from redrive.stages import failed_sources
+from redrive.stages import failed_queues
 from redrive.stages.context import Context
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def report(context: Context) -> dict[str, Any]:
     """The run's numbers as ``run --json`` prints them.
 
     Raises :class:`BalanceBroken` when the route doesn't add up, :class:`StagingError` when a staging file could not be
-    read, and :class:`SourcesFailed` when a source could not be looked at or drained: everything else was done.
+    read, and :class:`QueuesFailed` when a queue could not be looked at, drained or sent to: everything else was done.
     """
     stages = leases.counts_of(context.ledger, context.run.run_id)
     with context.ledger.read() as connection:
@@ -61,7 +61,7 @@ def report(context: Context) -> dict[str, Any]:
     found["suppressed"] += int(stages.get("escalate", {}).get("suppressed", 0) or 0)
     if problems:
         raise BalanceBroken("; ".join(problems))
-    loaded, failed = stages.get("load", {}), failed_sources.failed(stages)
+    loaded, failed = stages.get("load", {}), failed_queues.failed(stages)
     damaged = [batch for batch in unloaded if batch.batch_id in loaded.get("unreadable_batches", ())]
     if damaged:
         raise StagingError(
@@ -69,7 +69,7 @@ def report(context: Context) -> dict[str, Any]:
             f" or missing: {', '.join(batch.uri for batch in damaged[:5])}{' …' if damaged[5:] else ''}. They wait,"
             " and all others were done. Bring the files back, from the store's versions or a backup;"
             f" where that can't be done, `redrive forget-batch {context.name} {damaged[0].batch_id} --reason …` gives"
-            " a batch up" + (f". And {failed_sources.sentence(failed)}" if failed else "")
+            " a batch up" + (f". And {failed_queues.sentence(failed)}" if failed else "")
         )
     numbers = {
         "route": context.name,
@@ -92,5 +92,5 @@ def report(context: Context) -> dict[str, Any]:
         "seconds": {stage: round(counts["seconds"], 3) for stage, counts in stages.items() if "seconds" in counts},
     }
     if failed:
-        raise SourcesFailed(failed_sources.sentence(failed), numbers | {"failed": failed})
+        raise QueuesFailed(failed_queues.sentence(failed), numbers | {"failed": failed})
     return numbers

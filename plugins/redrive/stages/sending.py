@@ -130,7 +130,7 @@ class SliceSender:
         self._aside: set[int] = set()  # messages whose file is damaged
         self._wire: deque[_Part] = deque()  # oldest first; they belong to two slices at most
         self._fatal: RedriveError | None = None  # what keeps all messages from going, and a person has to mend
-        self.refused: BrokerError | None = None  # the same of one destination; the others get their messages
+        self.refused: dict[str, BrokerError] = {}  # the same of one destination; the others get their messages
 
     def close(self) -> None:
         """Close the processed check."""
@@ -320,7 +320,7 @@ class SliceSender:
         one.trouble = one.trouble or problem
         self._blocked.add(one.claimed.destination)
         if isinstance(problem, QueueMissing | PermissionRefused):
-            self.refused = self.refused or problem
+            self.refused.setdefault(one.claimed.destination, problem)
         elif isinstance(problem, StagingError):
             self._fatal = self._fatal or problem
 

@@ -8,7 +8,7 @@ import pytest
 
 from redrive.brokers.base import Depth
 from redrive.brokers.memory import MemoryBroker
-from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SourcesFailed
+from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, QueuesFailed
 from redrive.ledger import leases
 from redrive.stages import pipeline
 from redrive.stages.context import Run
@@ -51,10 +51,10 @@ def build(tmp_path: Path) -> Iterator[Callable[..., Workshop]]:
         workshop.ledger.close()
 
 
-def run_to_the_end(workshop: Workshop) -> SourcesFailed:
+def run_to_the_end(workshop: Workshop) -> QueuesFailed:
     """One run in which a source fails; what the report says of it."""
     run = workshop.begin()
-    with pytest.raises(SourcesFailed) as failed:
+    with pytest.raises(QueuesFailed) as failed:
         for _ in workshop.stages(run):
             pass
     pipeline.finish(workshop.settings, run, "failed", workshop.now)
@@ -68,7 +68,7 @@ def test_a_missing_queue_stops_neither_other_sources_nor_what_is_due_and_the_run
     workshop.die("a", "b", error=REFUSED)
     failed = run_to_the_end(workshop)
     assert sorted(workshop.bodies("orders")) == [b"a", b"b"]
-    assert f"source {GONE} failed: QueueMissing: " in str(failed)
+    assert f"queue {GONE} failed: QueueMissing: " in str(failed)
     assert failed.report is not None
     assert (failed.report["new"], failed.report["redelivered"]) == (2, 2)
     assert workshop.query("select status from runs") == [("failed",)]
@@ -97,7 +97,7 @@ def test_whatever_it_fails_of(build: Callable[..., Workshop], error: type[Except
     workshop.broker = broker = Failing(workshop.world)
     broker.error, broker.calls = error, calls
     failed = run_to_the_end(workshop)
-    assert f"source {GONE} failed: {error.__name__}: {GONE}: no" in str(failed)
+    assert f"queue {GONE} failed: {error.__name__}: {GONE}: no" in str(failed)
     assert workshop.bodies("orders") == [b"a"]
     assert workshop.bodies(GONE) == [b"x"], "what it had is still there"
     workshop.broker = MemoryBroker(workshop.world)
@@ -155,7 +155,7 @@ def test_what_another_shard_staged_is_loaded(build: Callable[..., Workshop]) -> 
     manifest = pipeline.prepare_classification(workshop.settings, run, **workshop.options())
     classify(manifest or "")
     assert pipeline.load(workshop.settings, run, **workshop.options())["new"] == 2
-    with pytest.raises(SourcesFailed, match=GONE):
+    with pytest.raises(QueuesFailed, match=GONE):
         pipeline.report(workshop.settings, run, **workshop.options())
 
 
