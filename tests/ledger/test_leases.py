@@ -215,6 +215,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "remember": lambda p, z, s: counting.remember(p.ledger, z, 10, p.now),
     "admit": lambda p, z, s: holding.admit(p.ledger, z, {GATE: None}, p.now),
     "hold_out_of_turn": lambda p, z, s: holding.hold_out_of_turn(p.ledger, z, InOrder(), p.now),
+    "put_off": lambda p, z, s: holding.put_off(p.ledger, z, [GATE], planned_at=p.now, now=p.now),
     "hold_back": lambda p, z, s: holding.hold_back(p.ledger, z, {GATE: "why"}, p.now),
     "put_to_review": lambda p, z, s: holding.put_to_review(p.ledger, z, {GATE: "why"}, p.now),
     "claim": lambda p, z, s: claims.claim(p.ledger, z, *p.asking(1), p.now),

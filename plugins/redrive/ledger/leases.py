@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from redrive.audit_actions import Action
 from redrive.errors import RouteBusy, RoutePaused
@@ -183,14 +183,24 @@ def counts_of(ledger: Ledger, run_id: str) -> dict[str, dict[str, Any]]:
 
 def counts_before(connection: Connection, lease: RouteLease, stage: str) -> dict[str, dict[str, Any]]:
     """What the stages of the last run of the route before this one reported in which ``stage`` did; {} without one."""
-    row = connection.execute(
+    row = _run_before(connection, lease, stage)
+    return json.loads(row.counts) if row else {}
+
+
+def began_before(connection: Connection, lease: RouteLease, stage: str) -> datetime | None:
+    """When the last run of the route before this one began in which ``stage`` was done; None without one."""
+    row = _run_before(connection, lease, stage)
+    return parse_instant(row.started_at) if row else None
+
+
+def _run_before(connection: Connection, lease: RouteLease, stage: str) -> Row[Any] | None:
+    return connection.execute(
         sql(
-            "select counts from runs where route = :route and fence < :fence and counts like :stage"
+            "select counts, started_at from runs where route = :route and fence < :fence and counts like :stage"
             " order by fence desc limit 1"
         ),
         {"route": lease.route, "fence": lease.fence, "stage": f'%"{stage}": {{%'},
     ).first()
-    return json.loads(row.counts) if row else {}
 
 
 def pause(ledger: Ledger, route: str, *, by: str, reason: str, now: datetime) -> None:

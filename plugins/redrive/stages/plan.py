@@ -197,7 +197,8 @@ def _sickness(connection: Connection, *, route: str, most: float) -> str | None:
 
 
 def admit(context: Context) -> int:
-    """Hold what is beyond a gate's quota, then let each group's quota through; how many more wait for it."""
+    """Hold what is beyond a gate's quota and what took none of its places, then let each group's quota through; how
+    many more wait for it."""
     ledger, lease, now = context.ledger, context.lease, context.now()
     held = 0
     if in_order := _in_order(context):
@@ -209,7 +210,7 @@ def admit(context: Context) -> int:
         for gate in current
         if gate.stage in ("canary", "ramp", "tripped") and gate.waiting > max(0, gate.allowed - gate.sent)
     }
-    back = holding.hold_back(ledger, lease, beyond, now)
+    back = holding.hold_back(ledger, lease, beyond, now) + _put_off(context, current)
     if back:
         with ledger.read() as connection:
             current = breakers.of_groups(connection, context.name)
@@ -218,6 +219,20 @@ def admit(context: Context) -> int:
     admitted = _admit_selected(context, quotas)
     table_statistics.look_again(ledger, lease, ("messages",), admitted, now)
     return admitted - back - held
+
+
+def _put_off(context: Context, current: Sequence[GroupGate]) -> int:
+    """Places that were not used since the last plan are free for other destinations; how many are."""
+    taken = [
+        gate for gate in current if gate.stage in gates.LIMITED and gate.waiting and gate.held and not gates.quota(gate)
+    ]
+    if not taken:
+        return 0
+    with context.ledger.read() as connection:
+        planned_at = leases.began_before(connection, context.lease, "plan")
+    if planned_at is None:
+        return 0
+    return holding.put_off(context.ledger, context.lease, taken, planned_at=planned_at, now=context.now())
 
 
 def _in_order(context: Context) -> InOrder | None:

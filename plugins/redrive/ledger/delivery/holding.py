@@ -5,7 +5,7 @@ Each of these was decided about gates as they were read before. Where a person m
 its group: the next look at the gates decides anew.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from redrive.audit_actions import Action
 from redrive.ledger.delivery import breakers, ordering
 from redrive.ledger.delivery.breakers import GroupGate
 from redrive.ledger.delivery.ordering import InOrder
-from redrive.ledger.engine import Ledger
+from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
 from redrive.ledger.predicates import listed
 from redrive.ledger.review import escalations
@@ -23,20 +23,38 @@ from redrive.lifecycle import SENDS, State
 
 #: What a group's gate holds or lets through; delays pass every gate.
 _OF_GROUP = "route = :route and group_id = :group_id and kind <> 'delay'"
+#: Why a message that had a place is held again: :func:`put_off`.
+NOT_TAKEN = "Its destination took nothing when its turn came, so others of its group may go first."
+
+
+#: When the destinations of these groups were put off.
+_PUT_OFF = """
+insert into put_off
+select group_id, destination, max(changed_at) from messages
+where route = :route and state = 'held' and reason = :not_taken and group_id in (select group_id from quotas)
+group by group_id, destination
+"""
 
 
 def _within_quota(selected: str) -> str:
-    """Held messages that are ``selected`` (SQL over ``candidates``) and have a place in the quota of their group; those
-    with the oldest ids first."""
+    """Held messages that are ``selected`` (SQL over ``candidates``) and have a place in the quota of their group: those
+    for destinations that were not put off, then those for the one that was put off the longest ago; of alike ones
+    those with the oldest ids."""
     return f"""
     route = :route and message_id in (
         select message_id
         from (
             select
                 candidates.message_id, quotas.quota,
-                row_number() over (partition by candidates.group_id order by candidates.message_id) as place
+                row_number() over (
+                    partition by candidates.group_id
+                    order by
+                        case when put_off.last_at is null then 0 else 1 end, put_off.last_at, candidates.message_id
+                ) as place
             from messages candidates
             inner join quotas on quotas.group_id = candidates.group_id
+            left join put_off
+                on put_off.group_id = candidates.group_id and put_off.destination = candidates.destination
             where
                 candidates.route = :route and candidates.state = 'held' and candidates.plan in {listed(SENDS)}
                 and {selected}
@@ -55,7 +73,8 @@ def admit(
     *,
     in_order: InOrder | None = None,
 ) -> int:
-    """Behind each gate let so many selected held messages wait for delivery, oldest ids first; None lets all.
+    """Behind each gate let so many selected held messages wait for delivery, oldest ids first; None lets all. Messages
+    for destinations that took nothing when they had places (:func:`put_off`) come after all others.
 
     With ``in_order`` a quota is for messages that could go now: others would take places that they can't use.
     """
@@ -69,6 +88,8 @@ def admit(
         unmoved = breakers.unmoved(tx, quotas)
         rows = [(gate.group_id, quota) for gate, quota in quotas.items() if gate.group_id in unmoved]
         tx.bulk("quotas", ("group_id", "quota"), rows)
+        tx.temporary("put_off", "group_id bigint, destination text, last_at instant")
+        tx.execute(sql(_PUT_OFF), {"not_taken": NOT_TAKEN})
         return move(
             tx,
             State.HELD,
@@ -101,6 +122,58 @@ def hold_out_of_turn(ledger: Ledger, lease: RouteLease, in_order: InOrder, now: 
             set_="reason = 'It waits for an earlier message of its key.'",
             action=Action.HOLD_BACK,
             reason="An earlier message of its key is not finished, or may not be staged.",
+        )
+
+
+#: Messages that had places behind their gate and were due when the last run planned, or are due again after their
+#: destination took none of what was tried since, while another destination has held messages of their group.
+_NOT_TAKEN = f"""
+select placed.message_id
+from messages placed
+inner join (
+    select group_id, min(destination) as one, max(destination) as other
+    from messages
+    where
+        route = :route and state = 'held' and plan in {listed(SENDS)}
+        and group_id in (select group_id from without_places)
+    group by group_id
+) behind on behind.group_id = placed.group_id
+where
+    placed.route = :route and placed.state = 'waiting' and placed.kind <> 'delay'
+    and placed.next_attempt_at <= :now
+    and (
+        placed.next_attempt_at <= :planned_at
+        or placed.destination in (
+            select destination from delivery_slices
+            where route = :route and closed_at >= :planned_at
+            group by destination
+            having sum(sent) = 0
+        )
+    )
+    and (behind.one <> placed.destination or behind.other <> placed.destination)
+"""
+
+
+def put_off(
+    ledger: Ledger, lease: RouteLease, gates: Collection[GroupGate], *, planned_at: datetime, now: datetime
+) -> int:
+    """Behind these gates, whose places are all taken, hold the messages that could go since ``planned_at`` and did not,
+    if messages for another destination wait for a place: whatever keeps theirs from taking any must not keep others.
+
+    It is known by what was not sent, not by why: a breaker, a missing permission, a full queue all look the same here.
+    """
+    with ledger.under(lease, now) as tx:
+        tx.temporary("without_places", "group_id bigint")
+        tx.bulk("without_places", ("group_id",), [(group_id,) for group_id in breakers.unmoved(tx, gates)])
+        return move(
+            tx,
+            State.WAITING,
+            State.HELD,
+            few=_NOT_TAKEN,
+            values={"planned_at": planned_at, "not_taken": NOT_TAKEN},
+            set_="reason = :not_taken",
+            action=Action.HOLD_BACK,
+            reason=NOT_TAKEN,
         )
 
 
