@@ -391,10 +391,10 @@ class TestFinish:
     DONE = dict.fromkeys(("begin", "observe", "drain_0", "drain_1", "load", "deliver_0", "report"), "success")
 
     @pytest.fixture
-    def finish(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str | None]], list[str]]:
+    def finish(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         """End a run whose tasks are in these states, of which an earlier try left a report; what the ledger is told."""
 
-        def end(states: dict[str, str | None]) -> list[str]:
+        def end(states: dict[str, str | None], noted: dict[str, str] | None = None) -> list[str]:
             told: list[str] = []
             ti = SimpleNamespace(
                 get_task_states=lambda dag_id, run_ids: {run_ids[0]: states | {"finish": "running"}},
@@ -403,6 +403,7 @@ class TestFinish:
             dag_run = SimpleNamespace(dag_id="redrive_orders", run_id="r1")
             monkeypatch.setattr(tasks, "get_current_context", lambda: {"ti": ti, "dag_run": dag_run})
             monkeypatch.setattr(configuration, "load", lambda: None)
+            monkeypatch.setattr(pipeline, "failed_of", lambda _settings, _run: noted or {})
             monkeypatch.setattr(pipeline, "finish", lambda _settings, _run, status: told.append(status))
             try:
                 tasks.finish.function(RUN)
@@ -421,6 +422,13 @@ class TestFinish:
         status, told = finish(self.DONE | {"deliver_0": "failed"})
         assert status == "failed"
         assert "deliver_0 (failed)" in told
+
+    def test_a_queue_that_failed_in_a_cleared_task_makes_it_a_failure_although_a_report_is_there(
+        self, finish: Any
+    ) -> None:
+        status, told = finish(self.DONE, {"orders": "PermissionRefused: no"})
+        assert status == "failed"
+        assert "queue orders (PermissionRefused: no)" in told
 
     def test_a_run_that_was_stopped_before_its_report_failed(self, finish: Any) -> None:
         status, told = finish(self.DONE | {"report": "skipped"})

@@ -171,8 +171,10 @@ def _finish(run: Counts) -> Counts:
     dag_run = context["dag_run"]
     # What each task is now, not what it left behind: an earlier try of the run may have left a report.
     found = context["ti"].get_task_states(dag_id=dag_run.dag_id, run_ids=[dag_run.run_id])
-    undone = not_done(found.get(dag_run.run_id, {}))
-    pipeline.finish(configuration.load(), Run.from_json(run), "failed" if undone else "succeeded")
+    undone, settings, current = not_done(found.get(dag_run.run_id, {})), configuration.load(), Run.from_json(run)
+    # A queue that failed is noted by its task, and only the report fails for it: which may be of an earlier time.
+    undone = undone or [f"queue {queue} ({why})" for queue, why in pipeline.failed_of(settings, current).items()]
+    pipeline.finish(settings, current, "failed" if undone else "succeeded")
     if undone:
         raise RunFailed(f"the route is given back; not done: {', '.join(undone)}")
     return {"status": "succeeded"}

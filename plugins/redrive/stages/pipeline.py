@@ -32,7 +32,7 @@ from redrive.stages import classify as classify_stage
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import drain as drain_stage
 from redrive.stages import escalate as escalate_stage
-from redrive.stages import give_up_batch, notify, source_expansion
+from redrive.stages import failed_queues, give_up_batch, notify, source_expansion
 from redrive.stages import observe as observe_stage
 from redrive.stages import plan as plan_stage
 from redrive.stages import report as report_stage
@@ -156,6 +156,15 @@ def finish(settings: Settings, run: Run, status: str, clock: Clock = utc_now) ->
     ledger = Ledger(settings.database)
     try:
         leases.release(ledger, run.lease, status=status, now=clock())
+    finally:
+        ledger.close()
+
+
+def failed_of(settings: Settings, run: Run) -> dict[str, str]:
+    """By queue, why it failed in this run as far as its stages are done."""
+    ledger = Ledger(settings.database)
+    try:
+        return failed_queues.failed(leases.counts_of(ledger, run.run_id))
     finally:
         ledger.close()
 
