@@ -45,11 +45,11 @@ def listed(*origins: str) -> list[dict[str, Any]]:
     return [{"queue": "orders-dlq", "lease": "2s", "max_deliveries": 3, "origins": list(origins)}]
 
 
-def away(action: str) -> Callable[[str, str], None]:
-    """The broker does not answer this action."""
+def away(action: str, of: str = "") -> Callable[[str, str], None]:
+    """The broker does not answer this action, on one queue or on any."""
 
     def before(asked: str, queue: str) -> None:
-        if asked == action:
+        if asked == action and of in ("", queue):
             raise BrokerUnavailable(f"{asked} on queue {queue}: away")
 
     return before
@@ -424,6 +424,28 @@ def test_what_is_wrong_with_one_destination_keeps_no_other_waiting(
         assert asked == 1 or (unknown and number > 0), "people are asked in the same run"
         workshop.die(f"later {number}", origin="shop-2")
         workshop.advance(minutes=10)
+
+
+def test_a_destination_that_cannot_be_looked_at_fails_the_run_also_where_nothing_is_due_there(tmp_path: Path) -> None:
+    """What was sent there is not presumed while nobody sees it, and a success would say that all is well."""
+    workshop = Workshop(
+        tmp_path,
+        destination=None,
+        sources=[{"queue": "orders-dlq", "lease": "2s", "max_deliveries": 3, "origins": ["shop-*"]}],
+    )
+    for shop in ("shop-1", "shop-2"):
+        workshop.world.create(shop)
+        workshop.die(f"to {shop}", error=REFUSED, origin=shop)
+    workshop.cycle()
+    workshop.world.faults.before = away("depth", "shop-1")
+    workshop.advance(minutes=1)
+    run = workshop.begin()
+    with pytest.raises(BrokerUnavailable):
+        pipeline.observe(workshop.settings, run, tries_left=True, **workshop.options())
+    with pytest.raises(QueuesFailed, match="queue shop-1 failed: BrokerUnavailable"):
+        for _ in workshop.stages(run):
+            pass
+    assert workshop.query("select count(*) from queue_observations where queue = 'shop-2'") == [(2,)]
 
 
 def test_where_no_destination_may_be_looked_at_nothing_is_drained(workshop: Workshop) -> None:

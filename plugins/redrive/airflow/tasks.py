@@ -72,16 +72,15 @@ def _observe(run: Counts) -> Counts:
     """Measures every queue of the route: how deep, how old, who consumes."""
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    return _stage(run, pipeline.observe)
+    return _stage(run, pipeline.observe, tries_left=_tries_left())
 
 
 def _drain(run: Counts, shard: int, shards: int) -> Counts:
     """Moves messages from the sources into staging: written, recorded, and only then settled."""
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    ti = get_current_context()["ti"]
     # In the last try a source that fails is noted: nothing that others staged waits for it.
-    return _stage(run, pipeline.drain, shard=shard, shards=shards, tries_left=ti.try_number <= ti.max_tries)
+    return _stage(run, pipeline.drain, shard=shard, shards=shards, tries_left=_tries_left())
 
 
 def _prepare(run: Counts) -> str | None:
@@ -134,9 +133,8 @@ def _deliver(run: Counts, shard: int, shards: int) -> Counts:
     """Sends what is due, slice by slice: claim, send, wait for the broker's word, mark."""
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    ti = get_current_context()["ti"]
     # In the last try a destination that fails is noted: nobody else's messages, and no person, waits for it.
-    return _stage(run, pipeline.deliver, shard=shard, shards=shards, tries_left=ti.try_number <= ti.max_tries)
+    return _stage(run, pipeline.deliver, shard=shard, shards=shards, tries_left=_tries_left())
 
 
 def _escalate(run: Counts) -> Counts:
@@ -276,6 +274,12 @@ def _rescue() -> Counts:
 def shards(count: int) -> list[dict[str, int]]:
     """The arguments of each mapped instance of a sharded task."""
     return [{"shard": shard, "shards": count} for shard in range(count)]
+
+
+def _tries_left() -> bool:
+    """Whether Airflow would try this task again."""
+    ti = get_current_context()["ti"]
+    return bool(ti.try_number <= ti.max_tries)
 
 
 def not_done(states: Mapping[str, Any]) -> list[str]:

@@ -15,8 +15,10 @@ from redrive.stages.context import Context
 
 log = logging.getLogger(__name__)
 
-#: What a stage notes of a queue that failed, before its name; the value says why.
+#: What a stage notes of a queue that failed, before its name; the value says why. What a look notes of a destination
+#: has a word of its own: nobody may come to it later in the run.
 FAILED: Final = "failed:"
+UNSEEN: Final = "unseen:"
 #: When so many queues in a row can't be reached, it is the broker: nobody asks for the rest.
 UNREACHABLE: Final = 3
 _LONGEST: Final = 1_000  # characters of a reason
@@ -70,27 +72,27 @@ class Failures:
         if self._errors.keys() >= set(queues):
             raise next(iter(self._errors.values()))
 
-    def noted(self) -> dict[str, str]:
+    def noted(self, word: str = FAILED) -> dict[str, str]:
         """What the stage adds to its counts."""
         return {
-            f"{FAILED}{queue}": f"{type(error).__name__}: {error}"[:_LONGEST] for queue, error in self._errors.items()
+            f"{word}{queue}": f"{type(error).__name__}: {error}"[:_LONGEST] for queue, error in self._errors.items()
         }
 
 
 def failed(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """By queue, why it failed in this run, by what its stages noted.
 
-    A look that failed for a moment, at a queue that was drained or sent to after it, is no failure.
+    A look that failed for a moment, at a source that was drained after it, is no failure.
     """
     looked, drained, sent = (_of(stages.get(stage, {})) for stage in ("observe", "drain", "deliver"))
     passing = f"{BrokerUnavailable.__name__}:"
     lasting = {queue: why for queue, why in looked.items() if not ("drain" in stages and why.startswith(passing))}
-    return lasting | drained | sent
+    return _of(stages.get("observe", {}), UNSEEN) | lasting | drained | sent
 
 
 def refuse(counts: Mapping[str, Any]) -> None:
     """Raise :class:`QueuesFailed` where a stage's counts tell of queues that failed."""
-    if failed := _of(counts):
+    if failed := _of(counts) | _of(counts, UNSEEN):
         raise QueuesFailed(sentence(failed))
 
 
@@ -99,5 +101,5 @@ def sentence(failed: Mapping[str, str]) -> str:
     return "; ".join(f"queue {queue} failed: {why}" for queue, why in failed.items()) + ". Everything else was done"
 
 
-def _of(counts: Mapping[str, Any]) -> dict[str, str]:
-    return {name.removeprefix(FAILED): str(why) for name, why in counts.items() if name.startswith(FAILED)}
+def _of(counts: Mapping[str, Any], word: str = FAILED) -> dict[str, str]:
+    return {name.removeprefix(word): str(why) for name, why in counts.items() if name.startswith(word)}

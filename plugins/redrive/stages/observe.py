@@ -14,10 +14,10 @@ from redrive.stages import ages, aiming, consumers
 from redrive.stages.ages import UNKNOWN, Ages
 from redrive.stages.checking import refuse_broker_id
 from redrive.stages.context import Context, instant
-from redrive.stages.failed_queues import Failures
+from redrive.stages.failed_queues import UNSEEN, Failures
 
 
-def observe(context: Context) -> dict[str, Any]:
+def observe(context: Context, *, tries_left: bool = False) -> dict[str, Any]:
     """Depths of all sources and destinations into ``queue_observations``, and of destinations who consumes them.
 
     What a broker tells late is kept with the time at which it was so; what it doesn't tell is kept as unknown. A
@@ -25,7 +25,8 @@ def observe(context: Context) -> dict[str, Any]:
     nothing goes anywhere else. A missing destination that the configuration names is an error: nothing is drained for
     it. One that only a message told is that message's own trouble when it is to be sent there. ``late`` are the
     messages that are older than the route's SLO and have no outcome, ``aged`` the destinations that hold one so old,
-    ``deep`` the queues that hold more than the route allows.
+    ``deep`` the queues that hold more than the route allows. With ``tries_left`` a failure of a destination that may
+    pass is raised when all had their turn.
     """
     refuse_broker_id(context)
     aged: list[float] = []
@@ -71,6 +72,8 @@ def observe(context: Context) -> dict[str, Any]:
         raise wrong
     aims = {context.route.destination_of(source.queue) for source in context.route.sources}
     unseen.raise_first_of(aims)  # there is nowhere to send what would be drained
+    if tries_left:
+        unseen.raise_passing()
     counts: dict[str, Any] = {
         f"{role}_depth": sum(depth.total or 0 for _, its, depth in seen if its == role)
         for role in ("source", "destination")
@@ -78,7 +81,7 @@ def observe(context: Context) -> dict[str, Any]:
     if unknown := sum(1 for _, _, depth in seen if depth.total is None):
         counts["unknown_depths"] = unknown
     counts |= _breaches(context, aged, [depth for _, _, depth in seen])
-    return counts | {name: count for name, count in more.items() if count} | failures.noted() | unseen.noted()
+    return counts | {name: count for name, count in more.items() if count} | failures.noted() | unseen.noted(UNSEEN)
 
 
 def _breaches(context: Context, aged: list[float], depths: list[Depth]) -> dict[str, int]:

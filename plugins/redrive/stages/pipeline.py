@@ -169,9 +169,11 @@ def failed_of(settings: Settings, run: Run) -> dict[str, str]:
         ledger.close()
 
 
-def observe(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
+def observe(settings: Settings, run: Run, *, tries_left: bool = False, **options: Any) -> dict[str, Any]:
     """Look at every queue of the route."""
-    return _stage(settings, run, "observe", observe_stage.observe, **options)
+    return _stage(
+        settings, run, "observe", lambda context: observe_stage.observe(context, tries_left=tries_left), **options
+    )
 
 
 def drain(
