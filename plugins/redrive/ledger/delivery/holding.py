@@ -25,8 +25,6 @@ from redrive.lifecycle import SENDS, State
 _OF_GROUP = "route = :route and group_id = :group_id and kind <> 'delay'"
 #: Why a message that had a place is held again: :func:`put_off`.
 NOT_TAKEN = "Its destination took nothing when its turn came, so others of its group may go first."
-
-
 #: When the destinations of these groups were put off.
 _PUT_OFF = """
 insert into put_off

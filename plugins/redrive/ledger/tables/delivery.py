@@ -20,9 +20,7 @@ delivery_slices = Table(
     Column("run_id", sa.Text, nullable=False),
     Column("fence", sa.BigInteger, nullable=False),
     Column("shard", sa.Integer, nullable=False),
-    Column(
-        "task_try", sa.Text, nullable=False, server_default=""
-    ),  # of several tries of one task, the one that claimed
+    Column("task_try", sa.Text, nullable=False, server_default=""),  # which of several tries of its task claimed it
     Column("destination", sa.Text, nullable=False),
     count("claimed"),
     count("sent"),
