@@ -40,7 +40,7 @@ class Failures:
         except BrokerError as error:
             self.note(queue, error)
         else:
-            self._unreachable = 0
+            self.answered()
 
     def note(self, queue: str, error: BrokerError) -> None:
         """It is the trouble of ``queue`` alone."""

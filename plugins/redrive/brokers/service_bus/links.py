@@ -31,6 +31,7 @@ from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostEr
 
 from redrive.brokers.base import RECEIVE_BYTES
 from redrive.brokers.service_bus.amqp_values import Encoded, decimal128
+from redrive.brokers.service_bus.errors import SDK_ERRORS
 
 #: Completions under way at once.
 WINDOW = 200
@@ -96,7 +97,7 @@ class Receiver:
             ask = min(limit - len(found), AT_ONCE)
             try:
                 messages = self._sdk.receive_messages(ask, max_wait_time=SHORTEST_WAIT if found else wait)
-            except (ServiceBusError, AMQPException, OSError):
+            except SDK_ERRORS:
                 if not found:
                     raise
                 break
