@@ -11,7 +11,7 @@ from redrive.ledger.engine import Ledger
 from redrive.ledger.transactions import RouteLease
 
 #: From so many changes on it matters that the database knows of them.
-MANY = 10_000
+MANY = 1_000
 
 
 def look_again(ledger: Ledger, lease: RouteLease, tables: Sequence[str], changed: int, now: datetime) -> None:

@@ -29,36 +29,37 @@ NOT_TAKEN = "Its destination took nothing when its turn came, so others of its g
 _PUT_OFF = """
 insert into put_off
 select group_id, destination, max(changed_at) from messages
-where route = :route and state = 'held' and reason = :not_taken and group_id in (select group_id from quotas)
+where
+    route = :route and state = 'held' and reason = :not_taken and destination is not null
+    and group_id in (select group_id from quotas)
 group by group_id, destination
 """
 
 
 def _within_quota(selected: str) -> str:
-    """Held messages that are ``selected`` (SQL over ``candidates``) and have a place in the quota of their group: those
-    for destinations that were not put off, then those for the one that was put off the longest ago; of alike ones
-    those with the oldest ids."""
+    """SQL: into ``admitted`` the held messages that are ``selected`` (SQL over ``candidates``) and have a place in the
+    quota of their group: those for destinations that were not put off, then those for the one that was put off the
+    longest ago; of alike ones those with the oldest ids."""
     return f"""
-    route = :route and message_id in (
-        select message_id
-        from (
-            select
-                candidates.message_id, quotas.quota,
-                row_number() over (
-                    partition by candidates.group_id
-                    order by
-                        case when put_off.last_at is null then 0 else 1 end, put_off.last_at, candidates.message_id
-                ) as place
-            from messages candidates
-            inner join quotas on quotas.group_id = candidates.group_id
-            left join put_off
-                on put_off.group_id = candidates.group_id and put_off.destination = candidates.destination
-            where
-                candidates.route = :route and candidates.state = 'held' and candidates.plan in {listed(SENDS)}
-                and {selected}
-        ) ranked
-        where quota is null or place <= quota
-    )
+    insert into admitted
+    select message_id
+    from (
+        select
+            candidates.message_id, quotas.quota,
+            row_number() over (
+                partition by candidates.group_id
+                order by
+                    case when put_off.last_at is null then 0 else 1 end, put_off.last_at, candidates.message_id
+            ) as place
+        from messages candidates
+        inner join quotas on quotas.group_id = candidates.group_id
+        left join put_off
+            on put_off.group_id = candidates.group_id and put_off.destination = candidates.destination
+        where
+            candidates.route = :route and candidates.state = 'held' and candidates.plan in {listed(SENDS)}
+            and {selected}
+    ) ranked
+    where quota is null or place <= quota
     """
 
 
@@ -82,18 +83,23 @@ def admit(
         values |= ordering.values(in_order.drained_to)
     with ledger.under(lease, now) as tx:
         stage_selection(ledger, tx.connection, selection)
-        tx.temporary("quotas", "group_id bigint, quota bigint")
+        # Each has a key, and what is admitted is told before it is moved: a database that has not counted what is held
+        # would go through all of it for each of them.
+        tx.temporary("quotas", "group_id bigint primary key, quota bigint")
+        tx.temporary(
+            "put_off", "group_id bigint, destination text, last_at instant, primary key (group_id, destination)"
+        )
+        tx.temporary("admitted", "message_id bigint primary key")
         unmoved = breakers.unmoved(tx, quotas)
         rows = [(gate.group_id, quota) for gate, quota in quotas.items() if gate.group_id in unmoved]
         tx.bulk("quotas", ("group_id", "quota"), rows)
-        tx.temporary("put_off", "group_id bigint, destination text, last_at instant")
         tx.execute(sql(_PUT_OFF), {"not_taken": NOT_TAKEN})
+        tx.execute(sql(_within_quota(where)), values)
         return move(
             tx,
             State.HELD,
             State.WAITING,
-            where=_within_quota(where),
-            values=values,
+            where="message_id in (select message_id from admitted)",
             set_="reason = null",
             action=Action.ADMIT,
         )
@@ -123,19 +129,22 @@ def hold_out_of_turn(ledger: Ledger, lease: RouteLease, in_order: InOrder, now: 
         )
 
 
+#: For which destinations messages of these groups are held, the first and the last by name.
+_BEHIND = f"""
+insert into behind
+select group_id, min(destination), max(destination) from messages
+where
+    route = :route and state = 'held' and plan in {listed(SENDS)}
+    and group_id in (select group_id from without_places)
+group by group_id
+"""
+
 #: Messages that had places behind their gate and were due when the last run planned, or are due again after their
 #: destination took none of what was tried since, while another destination has held messages of their group.
-_NOT_TAKEN = f"""
+_NOT_TAKEN = """
 select placed.message_id
 from messages placed
-inner join (
-    select group_id, min(destination) as one, max(destination) as other
-    from messages
-    where
-        route = :route and state = 'held' and plan in {listed(SENDS)}
-        and group_id in (select group_id from without_places)
-    group by group_id
-) behind on behind.group_id = placed.group_id
+inner join behind on behind.group_id = placed.group_id
 where
     placed.route = :route and placed.state = 'waiting' and placed.kind <> 'delay'
     and placed.next_attempt_at <= :now
@@ -161,8 +170,10 @@ def put_off(
     It is known by what was not sent, not by why: a breaker, a missing permission, a full queue all look the same here.
     """
     with ledger.under(lease, now) as tx:
-        tx.temporary("without_places", "group_id bigint")
+        tx.temporary("without_places", "group_id bigint primary key")
         tx.bulk("without_places", ("group_id",), [(group_id,) for group_id in breakers.unmoved(tx, gates)])
+        tx.temporary("behind", "group_id bigint primary key, one text, other text")
+        tx.execute(sql(_BEHIND))
         return move(
             tx,
             State.WAITING,

@@ -116,7 +116,7 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime, bodies: Mapping[int,
                 known, size = bytes(row.first_hash), row.size_bytes
             else:
                 of_copy = {"id": row.copy_id, "why": UNKNOWN_BODY}
-                reopen(tx, of=":id", why=":why", values=of_copy, refused=True)
+                reopen(tx, of="select cast(:id as bigint)", why=":why", values=of_copy, refused=True)
                 continue
             adopted += 1
             own = redrive_id_of(prefix, row.copy_id)

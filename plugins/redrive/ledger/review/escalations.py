@@ -220,7 +220,10 @@ def reopen(
 
     ``refused``: it can't be carried out, so the decision stays to be seen.
     """
-    which = f"status = 'decided' and message_id in ({of})"
+    # A database that has not counted who is decided about would go through all of them for each message.
+    tx.temporary("reopening", "message_id bigint primary key")
+    tx.execute(sql(f"insert into reopening select distinct * from ({of}) chosen_to_reopen"), values or {})
+    which = "status = 'decided' and message_id in (select message_id from reopening)"
     told = {
         **(values or {}),
         "action": Action.REFUSE_DECISION if refused else Action.REOPEN,
