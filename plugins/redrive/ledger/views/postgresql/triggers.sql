@@ -27,6 +27,10 @@ begin
         return new;
     end if;
     if new.decision is not null then
+        if new.decision not in ('redeliver', 'discard', 'edit', 'not_there') then
+            raise exception 'no such decision, %: write redeliver, discard, edit or not_there, or null to take it back',
+                new.decision;
+        end if;
         new.status := 'decided';
         new.refusal := null;
         if new.decided_at is not distinct from old.decided_at then
@@ -210,6 +214,9 @@ begin
         if older is not null then
             raise exception 'group % was merged into group %: decide about that one', new.group_id, older;
         end if;
+        if new.decision not in ('redeliver', 'discard') then
+            raise exception 'no such standing decision, %: write redeliver or discard', new.decision;
+        end if;
         said := 'make_standing_' || new.decision;
         who := new.decided_by;
     else
@@ -358,6 +365,9 @@ begin
         if new.applied_at is not null or new.refusal is not null or new.revoked_at is not null
         or new.revoked_by is not null then
             raise exception 'a ruling begins as nothing but what somebody says: leave out applied_at, refusal and revocation';
+        end if;
+        if new.ruling not in ('merge', 'split') then
+            raise exception 'no such ruling, %: write merge or split', new.ruling;
         end if;
         said := 'rule_' || new.ruling;
         who := new.decided_by;

@@ -31,6 +31,8 @@ when
     new.decision is not null
     and (new.status = old.status or new.status not in ('applied', 'refused', 'reopened'))
 begin
+    select raise(abort, 'no such decision: write redeliver, discard, edit or not_there, or null to take it back')
+    where new.decision not in ('redeliver', 'discard', 'edit', 'not_there');
     insert into audit_events (at, route, actor, action, message_id, reason)
     values (
         strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, coalesce(new.decided_by, '?'),
