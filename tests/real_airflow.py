@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from tests.probe import Probe
 from tests.servers import Ministack, free_port
+
+#: How often a call is made whose answer is that Airflow itself failed.
+TRIES = 5
 
 #: Failure texts that consumers wrote, and what becomes of such messages.
 PASSING = "java.net.ConnectException: Connection refused: inventory:8443"
@@ -193,7 +197,16 @@ class Rest:
         self.token = answer["access_token"]
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """The status and the decoded answer."""
+        """The status and the decoded answer. Where Airflow's SQLite was locked by its scheduler for too long, nothing
+        was done and the answer is 500: it is asked again, as its client would."""
+        for _ in range(TRIES - 1):
+            status, answer = self._call(method, path, body)
+            if status != HTTPStatus.INTERNAL_SERVER_ERROR:
+                return status, answer
+            time.sleep(1)
+        return self._call(method, path, body)
+
+    def _call(self, method: str, path: str, body: object) -> tuple[int, Any]:
         request = urllib.request.Request(
             self.url + path,
             method=method,
