@@ -34,7 +34,7 @@ from redrive.stages import pipeline
 from redrive.stages.context import Run, utc_now
 
 SIZES = (10_000, 100_000, 500_000)
-TARGETS = {"drain": 60_000, "load": 70_000, "plan": 100_000, "deliver": 40_000}
+TARGETS = {"drain": 60_000, "load": 70_000, "plan": 100_000, "plan, canary": None, "deliver": 40_000}
 #: Memory is flat when fifty times the messages take no more than this many times the peak.
 FLAT = 1.5
 
@@ -53,12 +53,12 @@ def main() -> int:
             least = least or found["peak_mib"]
             missed |= found["peak_mib"] > FLAT * least
             rate = size / found["seconds"]
-            missed |= size == SIZES[-1] and rate < target
+            missed |= size == SIZES[-1] and target is not None and rate < target
             table.add_row(
                 stage,
                 f"{size:,}",
                 f"{rate:,.0f}",
-                f"{target:,}",
+                "" if target is None else f"{target:,}",
                 f"{found['cpu'] / found['seconds']:.0%}",
                 f"{found['peak_mib']:,.0f}",
             )
@@ -69,8 +69,8 @@ def main() -> int:
 # --- in the measured process --------------------------------------------------------------------------------
 
 
-def _prepare(folder: Path, ledger_url: str) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
-    settings = workload.settings(folder, ledger_url)
+def _prepare(folder: Path, ledger_url: str, **canary: str) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
+    settings = workload.settings(folder, ledger_url, **canary)
     ledger = Ledger(settings.database)
     schema.upgrade(ledger, utc_now())
     ledger.close()
@@ -92,18 +92,18 @@ def _drain(folder: Path, size: int, ledger_url: str) -> Callable[[], Any]:
     return measured
 
 
-def _staged(folder: Path, size: int, ledger_url: str) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
+def _staged(folder: Path, size: int, ledger_url: str, **canary: str) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
     """Everything drained and classified."""
-    settings, world, broker, run = _prepare(folder, ledger_url)
+    settings, world, broker, run = _prepare(folder, ledger_url, **canary)
     workload.dead_letters(world, size)
     pipeline.drain(settings, run, broker=broker)
     workload.classify(settings, broker, run)
     return settings, world, broker, run
 
 
-def _loaded(folder: Path, size: int, ledger_url: str) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
+def _loaded(folder: Path, size: int, ledger_url: str, **canary: str) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
     """And loaded."""
-    settings, world, broker, run = _staged(folder, size, ledger_url)
+    settings, world, broker, run = _staged(folder, size, ledger_url, **canary)
     pipeline.load(settings, run, broker=broker)
     return settings, world, broker, run
 
@@ -118,14 +118,19 @@ def _load(folder: Path, size: int, ledger_url: str) -> Callable[[], Any]:
     return measured
 
 
-def _plan(folder: Path, size: int, ledger_url: str) -> Callable[[], Any]:
-    settings, _, broker, run = _loaded(folder, size, ledger_url)
+def _plan(folder: Path, size: int, ledger_url: str, **canary: str) -> Callable[[], Any]:
+    settings, _, broker, run = _loaded(folder, size, ledger_url, **canary)
 
     def measured() -> None:
         counts = pipeline.plan(settings, run, broker=broker)
         assert counts["planned"] == size, counts
 
     return measured
+
+
+def _plan_behind_gates(folder: Path, size: int, ledger_url: str) -> Callable[[], Any]:
+    """Each failure tried by a few messages first, as is the default: all others are held."""
+    return _plan(folder, size, ledger_url, canary="{first: 10}")
 
 
 def _deliver(folder: Path, size: int, ledger_url: str) -> Callable[[], Any]:
@@ -142,7 +147,7 @@ def _deliver(folder: Path, size: int, ledger_url: str) -> Callable[[], Any]:
     return measured
 
 
-_STAGES = {"drain": _drain, "load": _load, "plan": _plan, "deliver": _deliver}
+_STAGES = {"drain": _drain, "load": _load, "plan": _plan, "plan, canary": _plan_behind_gates, "deliver": _deliver}
 
 
 def _child(stage: str, size: int, name: str) -> None:

@@ -18,8 +18,8 @@ from redrive.staging import file_schemas
 GROUPS = 50
 
 
-def settings(folder: Path, ledger_url: str) -> Settings:
-    """The route ``orders``, with its staging below ``folder``."""
+def settings(folder: Path, ledger_url: str, *, canary: str = '"off"') -> Settings:
+    """The route ``orders``, with its staging below ``folder``; ``canary`` as in YAML."""
     return configuration.parse(
         f"""
 database: {ledger_url}
@@ -30,7 +30,7 @@ routes:
     connection: bench
     sources: [{{queue: orders-dlq, kind: dead_letter}}]
     destination: {{queue: orders}}
-    canary: "off"
+    canary: {canary}
     drain: {{limit: 10000000, wait: 0s}}
     # A fifth of a second at the goal's rate, in five windows; the defaults (1,000 and 200) are for hundreds a second.
     deliver: {{run_for: 1h, slice: 5000, confirm_window: 1000}}
