@@ -7,7 +7,7 @@ from redrive.brokers import registry
 from redrive.classification.causes import Cause
 from redrive.errors import BalanceBroken, QueuesFailed, StagingError
 from redrive.ledger import configurations, leases
-from redrive.ledger.account import balance, inspecting
+from redrive.ledger.account import balance, inspecting, run_totals
 from redrive.ledger.drain import batches
 from redrive.redaction import redactor
 from redrive.stages import failed_queues
@@ -16,13 +16,11 @@ from redrive.stages.context import Context
 log = logging.getLogger(__name__)
 
 _FROM_STAGE = {
-    "drained": ("drain", "drained"),
     "new": ("load", "new"),
     "returned": ("load", "returned"),
     "duplicates": ("load", "duplicates"),
     "suspected": ("load", "suspected"),
     "classified": ("load", "classified"),
-    "redelivered": ("deliver", "redelivered"),
     "suppressed": ("deliver", "suppressed"),
     "escalated": ("escalate", "escalated"),
     "confirmed": ("resolve", "confirmed"),
@@ -51,6 +49,7 @@ def report(context: Context) -> dict[str, Any]:
         unloaded = batches.unloaded(connection, context.name)
         causes = inspecting.causes(connection, context.name)
         said = inspecting.reasons(connection, context.name, since=context.run.started_at)
+        totals = run_totals.of_run(connection, context.run.run_id)
     mask = redactor(context.route)
     reasons = {mask(reason): count for reason, count in said.items()}
     for cause, count in causes.items():  # a DAG run's summary is what this task logs
@@ -75,6 +74,7 @@ def report(context: Context) -> dict[str, Any]:
         "route": context.name,
         "run_id": context.run.run_id,
         **({"configuration": name} if (name := configurations.shown(context.run.configuration)) else {}),
+        **totals,
         **found,
         "waiting": now.get("waiting", 0),
         "held": now.get("held", 0),

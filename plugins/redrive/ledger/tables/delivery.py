@@ -37,6 +37,7 @@ delivery_slices = Table(
     Column("system", sa.Text, nullable=False, server_default=""),  # the broker and connection that it went by
     Column("window_ends_at", Instant),  # as far as is known now: a return could be seen up to then
     Index("ix_delivery_slices_route_closed_at", "route", "closed_at"),
+    Index("ix_delivery_slices_run_id", "run_id"),
     # Those of which something is still to be seen, however many there were.
     Index(
         "ix_delivery_slices_unobserved",

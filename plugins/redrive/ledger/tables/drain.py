@@ -54,6 +54,7 @@ staging_batches = Table(
     one_of("state", "open", "recorded", "settled", "abandoned"),
     one_of("kind", "dead_letter", "delay"),
     Index("ix_staging_batches_route_state", "route", "state"),
+    Index("ix_staging_batches_run_id", "run_id"),
     # What is still to be loaded, however many batches there were.
     Index(
         "ix_staging_batches_to_load",

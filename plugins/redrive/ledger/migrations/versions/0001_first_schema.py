@@ -156,6 +156,7 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_delivery_slices_route_closed_at", "delivery_slices", ["route", "closed_at"], unique=False)
+    op.create_index("ix_delivery_slices_run_id", "delivery_slices", ["run_id"], unique=False)
     op.create_index(
         "ix_delivery_slices_unobserved",
         "delivery_slices",
@@ -591,6 +592,7 @@ def upgrade() -> None:
         postgresql_where=sa.text("adopted_from is not null and state <> 'abandoned'"),
     )
     op.create_index("ix_staging_batches_route_state", "staging_batches", ["route", "state"], unique=False)
+    op.create_index("ix_staging_batches_run_id", "staging_batches", ["run_id"], unique=False)
     op.create_index(
         "ix_staging_batches_to_load",
         "staging_batches",
