@@ -1,5 +1,8 @@
 """Look at every queue of the route and write down what is seen."""
 
+import contextlib
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -29,15 +32,13 @@ def observe(context: Context, *, tries_left: bool = False) -> dict[str, Any]:
     pass is raised when all had their turn.
     """
     refuse_broker_id(context)
-    aged: list[float] = []
-    more = {"stuck_consumers": 0, "isolated_consumers": 0, "closed_connections": 0, "refused_looks": 0}
-    seen: list[tuple[str, str, Depth]] = []
+    looks = _Looks(context)
     failures = Failures(context)
     for source in context.route.sources:
         with failures.apart(source.queue):
-            seen.append((source.queue, "source", context.broker.depth(source.queue)))
+            looks.at_source(source.queue)
     failures.raise_passing(unless_one_of=len(context.route.sources))
-    _write(context, [_observation(context, *one, UNKNOWN) for one in seen])
+    looks.write_sources()
     aiming.aim(context)
     wrong: QueueMissing | None = None
     unseen = Failures(context)
@@ -48,25 +49,8 @@ def observe(context: Context, *, tries_left: bool = False) -> dict[str, Any]:
             except QueueMissing:
                 wrong = wrong or aiming.missing(context, queue)
                 continue
-            try:
-                try:
-                    age = ages.look(context, queue, depth)
-                except PermissionRefused:  # an age is not worth stopping the route for
-                    age = UNKNOWN
-                    more["refused_looks"] += 1
-                # At once: what a look has cost must be known although the next queue may fail.
-                _write(context, [_observation(context, queue, "destination", depth, age)])
-                seen.append((queue, "destination", depth))
-                if age.oldest_age_seconds is not None:
-                    aged.append(age.oldest_age_seconds)
-                elif age == ages.EMPTY:
-                    aged.append(0.0)  # whoever watches the number would else see the last one for ever
-                stuck, isolated, closed = consumers.look(context, queue)
-            except QueueMissing:
-                continue
-            more["stuck_consumers"] += stuck
-            more["isolated_consumers"] += isolated
-            more["closed_connections"] += closed
+            with contextlib.suppress(QueueMissing):  # it was there a moment ago: whoever sends to it will say so
+                looks.at_destination(queue, depth)
         unseen.raise_where_nobody_answers()
     if wrong is not None:
         raise wrong
@@ -74,14 +58,58 @@ def observe(context: Context, *, tries_left: bool = False) -> dict[str, Any]:
     unseen.raise_first_of(aims)  # there is nowhere to send what would be drained
     if tries_left:
         unseen.raise_passing()
-    counts: dict[str, Any] = {
-        f"{role}_depth": sum(depth.total or 0 for _, its, depth in seen if its == role)
-        for role in ("source", "destination")
-    }
-    if unknown := sum(1 for _, _, depth in seen if depth.total is None):
-        counts["unknown_depths"] = unknown
-    counts |= _breaches(context, aged, [depth for _, _, depth in seen])
-    return counts | {name: count for name, count in more.items() if count} | failures.noted() | unseen.noted(UNSEEN)
+    return looks.counts() | failures.noted() | unseen.noted(UNSEEN)
+
+
+@dataclass(slots=True)
+class _Looks:
+    """What was seen so far, and written down."""
+
+    context: Context
+    sources: dict[str, Depth] = field(default_factory=dict)
+    destinations: dict[str, Depth] = field(default_factory=dict)
+    oldest_seconds: list[float] = field(default_factory=list)  # how old the oldest message of each destination is
+    more: Counter[str] = field(default_factory=Counter)
+
+    def at_source(self, queue: str) -> None:
+        """How much it holds."""
+        self.sources[queue] = self.context.broker.depth(queue)
+
+    def write_sources(self) -> None:
+        """All of them at once."""
+        _write(
+            self.context,
+            [_observation(self.context, queue, "source", depth, UNKNOWN) for queue, depth in self.sources.items()],
+        )
+
+    def at_destination(self, queue: str, depth: Depth) -> None:
+        """How old its oldest message is, and who consumes it; raises :class:`QueueMissing` where it is gone."""
+        try:
+            age = ages.look(self.context, queue, depth)
+        except PermissionRefused:  # an age is not worth stopping the route for
+            age = UNKNOWN
+            self.more["refused_looks"] += 1
+        # At once: what a look has cost must be known although the next queue may fail.
+        _write(self.context, [_observation(self.context, queue, "destination", depth, age)])
+        self.destinations[queue] = depth
+        if age.oldest_age_seconds is not None:
+            self.oldest_seconds.append(age.oldest_age_seconds)
+        elif age == ages.EMPTY:
+            self.oldest_seconds.append(0.0)  # whoever watches the number would else see the last one for ever
+        stuck, isolated, closed = consumers.look(self.context, queue)
+        self.more.update(stuck_consumers=stuck, isolated_consumers=isolated, closed_connections=closed)
+
+    def counts(self) -> dict[str, Any]:
+        """The stage's numbers."""
+        depths = [*self.sources.values(), *self.destinations.values()]
+        counts: dict[str, Any] = {
+            "source_depth": sum(depth.total or 0 for depth in self.sources.values()),
+            "destination_depth": sum(depth.total or 0 for depth in self.destinations.values()),
+        }
+        if unknown := sum(1 for depth in depths if depth.total is None):
+            counts["unknown_depths"] = unknown
+        counts |= _breaches(self.context, self.oldest_seconds, depths)
+        return counts | {name: count for name, count in self.more.items() if count}
 
 
 def _breaches(context: Context, aged: list[float], depths: list[Depth]) -> dict[str, int]:
