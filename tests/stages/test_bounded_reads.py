@@ -39,6 +39,23 @@ def test_a_run_does_not_go_through_all_messages(tmp_path: Path) -> None:
     assert not [step for step in steps if _OVER.search(step.text) and not _ONCE.search(step.statement)]
 
 
+def test_what_people_released_is_sent_without_a_look_at_what_else_was_ever_decided(tmp_path: Path) -> None:
+    """Of each slice, and of each window of it, while decisions of years are kept."""
+    shop = Workshop(tmp_path)
+    shop.die("a", "b", "c", error=KEY_ERROR)
+    shop.cycle()
+    with query_plans.told() as steps:
+        shop.change("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+        shop.review()
+        assert shop.cycle()["redelivered"] == 3
+        shop.consume(lambda _: KEY_ERROR)
+        shop.advance(minutes=30)
+        assert shop.cycle()["escalated"] == 3
+    all_of_a_status = re.compile(r"SEARCH \w+ USING INDEX ix_escalated_messages_status_group_id \(status=\?\)$")
+    found = {step.statement for step in steps if all_of_a_status.search(step.text)}
+    assert not [one for one in found if "repeat_copies" not in one]  # asked once in a run, of what is not taken up
+
+
 def test_status_does_not_look_at_all_that_waits_for_every_destination(tmp_path: Path) -> None:
     took = []
     for destinations in (4, 40):

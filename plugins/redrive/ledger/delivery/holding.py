@@ -23,6 +23,8 @@ from redrive.lifecycle import SENDS, State
 
 #: What a group's gate holds or lets through; delays pass every gate.
 _OF_GROUP = "route = :route and group_id = :group_id and kind <> 'delay'"
+#: So many quotas the audit trail tells.
+_TOLD = 100
 #: Why a message that had a place is held again: :func:`put_off`.
 NOT_TAKEN = "Its destination took nothing when its turn came, so others of its group may go first."
 #: When the destinations of these groups were put off.
@@ -100,6 +102,7 @@ def admit(
             State.HELD,
             State.WAITING,
             where="message_id in (select message_id from admitted)",
+            values={**values, "quotas": dict(rows[:_TOLD])},  # told in the audit trail
             set_="reason = null",
             action=Action.ADMIT,
         )

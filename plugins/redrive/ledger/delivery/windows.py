@@ -438,9 +438,12 @@ def close_slice(tx: RunTransaction, slice_id: int) -> None:
     counting.take_places(tx, slice_id)
     tx.execute(
         sql(
-            "update escalated_messages set status = 'applied', applied_at = :now where status = 'decided'"
-            " and message_id in (select message_id from redelivery_attempts where slice_id = :slice_id"
-            " and mode = 'release' and sent_at is not null)"
+            "update escalated_messages set status = 'applied', applied_at = :now where "
+            + escalations.decided_about(
+                tx,
+                "select message_id from redelivery_attempts where slice_id = :slice_id and mode = 'release'"
+                " and sent_at is not null",
+            )
         ),
         of_slice,
     )

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.corrections import Correction
+from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move_each
 from redrive.ledger.predicates import ASKED
@@ -195,12 +196,13 @@ def _leave_changed(tx: RunTransaction) -> None:
 def corrected(connection: Connection, message_ids: Sequence[int]) -> dict[int, Correction]:
     """What people corrected, for messages of this list whose newest decision is an edit."""
     found: dict[int, Correction] = {}
+    status = dialect_of(connection).in_row("reviews.status")  # of a year's decisions only theirs are read
     for start in range(0, len(message_ids), 500):
         part = ",".join(str(int(i)) for i in message_ids[start : start + 500])
         rows = connection.execute(
             sql(
                 "select message_id, corrected_body, corrected_headers from escalated_messages reviews"
-                f" where decision = 'edit' and status in ('decided', 'applied') and message_id in ({part})"
+                f" where decision = 'edit' and {status} in ('decided', 'applied') and message_id in ({part})"
                 " and escalation_id = (select max(newest.escalation_id) from escalated_messages newest"
                 " where newest.message_id = reviews.message_id)"
             )

@@ -220,10 +220,10 @@ def reopen(
 
     ``refused``: it can't be carried out, so the decision stays to be seen.
     """
-    # A database that has not counted who is decided about would go through all of them for each message.
+    # Each of them is looked up: else all that is decided would be gone through, for one of them or for each.
     tx.temporary("reopening", "message_id bigint primary key")
     tx.execute(sql(f"insert into reopening select distinct * from ({of}) chosen_to_reopen"), values or {})
-    which = "status = 'decided' and message_id in (select message_id from reopening)"
+    which = decided_about(tx, "select message_id from reopening")
     told = {
         **(values or {}),
         "action": Action.REFUSE_DECISION if refused else Action.REOPEN,
@@ -237,6 +237,12 @@ def reopen(
     )
     status = "'refused'" if refused else "'reopened', decision = null, decided_at = null, approved_by = null"
     tx.execute(sql(f"update escalated_messages set status = {status}, refusal = {why} where {which}"), values or {})
+
+
+def decided_about(tx: RunTransaction, messages: str) -> str:
+    """SQL over ``escalated_messages``: what is decided about these ``messages`` (SQL that selects their ids), and not
+    taken up yet. A year's decisions are many, so each message is looked up."""
+    return f"{tx.dialect.few('message_id', messages)} and {tx.dialect.in_row('status')} = 'decided'"
 
 
 def insert_reviews(tx: RunTransaction, reviews: Sequence[Review], where: str) -> None:
@@ -296,7 +302,7 @@ def close_released(tx: RunTransaction, table: str, why: str) -> None:
     tx.execute(
         sql(
             "update escalated_messages set status = 'applied', applied_at = :now, refusal = :why"
-            f" where status = 'decided' and message_id in (select message_id from {table})"
+            f" where {decided_about(tx, f'select message_id from {table}')}"
         ),
         {"why": why},
     )
