@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move, record_event
+from redrive.ledger.review.escalations import decided_about
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import State
 from redrive.message import ROW_BITS
@@ -86,8 +87,8 @@ def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
         asked_again = tx.execute(
             sql(
                 "update escalated_messages set status = 'reopened', decision = null, decided_at = null,"
-                " approved_by = null, refusal = :why where status = 'decided' and route = :route and message_id in"
-                " (select message_id from messages where route = :route and state = 'escalated')"
+                " approved_by = null, refusal = :why where route = :route and "
+                + decided_about(tx, "select message_id from messages where route = :route and state = 'escalated'")
             ),
             values,
         ).rowcount
