@@ -3,14 +3,23 @@
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from redrive.stages import pipeline
+from redrive.ledger.delivery import outcomes
+from redrive.ledger.review import escalations
+from redrive.stages import classified_files, classify, escalate, pipeline, resolve
 from redrive.stages.context import Run
-from tests.workshop import Workshop
+from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
 MESSAGES = 40
+CHECK = {
+    "connection": "orders_db",
+    "query": "select id from processed where id in :keys",
+    "key": "attribute:message_id",
+    "settle_after": "0s",
+}
 
 
 class Killed(BaseException):
@@ -64,3 +73,64 @@ def test_what_a_try_did_that_was_killed_counts(workshop: Workshop, action: str, 
     assert (report["drained"], report["new"], report["duplicates"]) == (MESSAGES + again, MESSAGES, again)
     ((sent,),) = workshop.query("select count(*) from redelivery_attempts where sent_at is not null")
     assert report["redelivered"] == sent >= MESSAGES - 5
+
+
+def kill_before(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, nth: int) -> None:
+    """The process is gone before it calls this for the ``nth`` time."""
+    called, calls = getattr(module, name), 0
+
+    def calling(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == nth:
+            raise Killed
+        return called(*given)
+
+    monkeypatch.setattr(module, name, calling)
+
+
+@pytest.mark.parametrize(
+    ("module", "step", "last"),
+    [
+        (classified_files, "load", "drain"),
+        (outcomes, "confirm", "load"),
+        (escalations, "escalate", "deliver"),
+        (escalations, "suppress", "deliver"),
+    ],
+)
+def test_what_a_try_loaded_confirmed_and_gave_to_people_counts(
+    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, step: str, last: str
+) -> None:
+    """Twenty sent by an earlier run are proved to be processed, twenty die anew and are sent, twenty are for people, of
+    which six prove to be processed: whichever of these steps ends a try, halfway through."""
+    monkeypatch.setattr(classify, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(resolve, "PAGE", 10)
+    monkeypatch.setattr(escalate, "PAGE", 10)
+    processed: set[str] = set()
+    monkeypatch.setattr(
+        "redrive.connections.processed_check.Checker.processed", lambda _, keys: processed.intersection(keys)
+    )
+    workshop = Workshop(tmp_path, ledger_url, processed_check=CHECK, drain={"wait": "0s", "flush_messages": 10})
+    workshop.die(*(f"sent-{number:02}" for number in range(20)), error=REFUSED)
+    workshop.cycle()
+    assert workshop.states() == {"sent": 20}
+    workshop.die(*(f"new-{number:02}" for number in range(20)), error=REFUSED)
+    workshop.die(*(f"bug-{number:02}" for number in range(20)), error=KEY_ERROR)
+    processed |= {*(f"sent-{number:02}" for number in range(20)), *(f"bug-{number:02}" for number in range(0, 18, 3))}
+    run = workshop.begin()
+    with monkeypatch.context() as patched:
+        kill_before(patched, module, step, 2)
+        assert stages_until_killed(workshop, run)[-1] == last
+    assert stages_until_killed(workshop, run)[-1] == "report"
+    report = pipeline.report(workshop.settings, run, **workshop.options())
+    told = {name: report[name] for name in ("drained", "new", "classified", "confirmed", "escalated", "suppressed")}
+    assert told == {
+        "drained": 40,
+        "new": 40,
+        "classified": 40,
+        "confirmed": 20,
+        "escalated": 14,
+        "suppressed": 6,
+    }
+    assert report["redelivered"] == 20
+    assert workshop.audit() == []

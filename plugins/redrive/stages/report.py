@@ -1,4 +1,4 @@
-"""Report: one line of numbers about a run, from what its stages noted, and the proof that it adds up."""
+"""Report: one line of numbers about a run, and the proof that it adds up."""
 
 import logging
 from typing import Any
@@ -14,19 +14,6 @@ from redrive.stages import failed_queues
 from redrive.stages.context import Context
 
 log = logging.getLogger(__name__)
-
-_FROM_STAGE = {
-    "new": ("load", "new"),
-    "returned": ("load", "returned"),
-    "duplicates": ("load", "duplicates"),
-    "suspected": ("load", "suspected"),
-    "classified": ("load", "classified"),
-    "suppressed": ("deliver", "suppressed"),
-    "escalated": ("escalate", "escalated"),
-    "confirmed": ("resolve", "confirmed"),
-    "presumed": ("resolve", "presumed"),
-}
-
 
 #: What is still to be done on a route, by us or by people, as columns of its balance.
 _LEFT = (
@@ -56,8 +43,6 @@ def report(context: Context) -> dict[str, Any]:
         log.info(
             "%s (%d of the newest messages): %s", cause, count, registry.advice(Cause(cause), context.route.broker)
         )
-    found = {name: int(stages.get(stage, {}).get(key, 0) or 0) for name, (stage, key) in _FROM_STAGE.items()}
-    found["suppressed"] += int(stages.get("escalate", {}).get("suppressed", 0) or 0)
     if problems:
         raise BalanceBroken("; ".join(problems))
     loaded, failed = stages.get("load", {}), failed_queues.failed(stages)
@@ -75,7 +60,6 @@ def report(context: Context) -> dict[str, Any]:
         "run_id": context.run.run_id,
         **({"configuration": name} if (name := configurations.shown(context.run.configuration)) else {}),
         **totals,
-        **found,
         "waiting": now.get("waiting", 0),
         "held": now.get("held", 0),
         "unknown": now.get("unknown", 0),

@@ -25,6 +25,7 @@ audit_events = Table(
     one_of("action", *Action),
     Index("ix_audit_events_route_at", "route", "at"),
     Index("ix_audit_events_message_id", "message_id"),
+    Index("ix_audit_events_run_id", "run_id"),
     # What people did, newest last: the machine's events are many more.
     Index(
         "ix_audit_events_people",

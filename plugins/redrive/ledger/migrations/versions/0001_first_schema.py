@@ -72,6 +72,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_audit_events_message_id", "audit_events", ["message_id"], unique=False)
     op.create_index("ix_audit_events_route_at", "audit_events", ["route", "at"], unique=False)
+    op.create_index("ix_audit_events_run_id", "audit_events", ["run_id"], unique=False)
     op.create_index(
         "ix_audit_events_people",
         "audit_events",
