@@ -26,26 +26,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-DRAIN3_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
 BATCH = 5_000  # copies of a staging file: the default of drain.flush_messages
 CORES = 2
 #: Goals: times as fast as Drain3, also where every text is distinct; times as long for twice the texts.
 RATIO, OF_DISTINCT, SCALING = 5.0, 2.0, 2.0
 
-#: The example of Drain3's documentation (examples/drain3.ini).
-_DRAIN3_MASKS = (
-    (r"((?<=[^A-Za-z0-9])|^)(([0-9a-f]{2,}:){3,}([0-9a-f]{2,}))((?=[^A-Za-z0-9])|$)", "ID"),
-    (r"((?<=[^A-Za-z0-9])|^)(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})((?=[^A-Za-z0-9])|$)", "IP"),
-    (r"((?<=[^A-Za-z0-9])|^)([0-9a-f]{6,} ?){3,}((?=[^A-Za-z0-9])|$)", "SEQ"),
-    (r"((?<=[^A-Za-z0-9])|^)([0-9A-F]{4} ?){4,}((?=[^A-Za-z0-9])|$)", "SEQ"),
-    (r"((?<=[^A-Za-z0-9])|^)(0x[a-f0-9A-F]+)((?=[^A-Za-z0-9])|$)", "HEX"),
-    (r"((?<=[^A-Za-z0-9])|^)([\-\+]?\d+)((?=[^A-Za-z0-9])|$)", "NUM"),
-    (r"(?<=executed cmd )(\".+?\")", "CMD"),
-)
-
 
 def main() -> int:
     """Print rates, their ratio and the scaling; 1 when a target was missed."""
+    from benchmarks import drain3_peer  # noqa: PLC0415
+    from benchmarks.drain3_peer import DRAIN3_PYTHON  # noqa: PLC0415
     from benchmarks.failure_texts import PLACES, lines  # noqa: PLC0415
 
     options = _options(PLACES)
@@ -58,7 +48,7 @@ def main() -> int:
         return 1
     with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder:
         once = _stage(Path(folder) / "once", options.texts, seed=1, invented=options.invented)
-        peer = _child([options.drain3_python or str(DRAIN3_PYTHON), str(Path(__file__)), "drain3", str(once)])
+        peer = _child([options.drain3_python or str(DRAIN3_PYTHON), drain3_peer.__file__, str(once)])
         ours = _ours(once)
         print(f"{'':24}{'texts':>12}{'seconds':>10}{'texts/s':>12}{'cases':>9}{'groups':>9}{'peak memory':>44}")
         _print("Drain3, one process", peer)
@@ -246,36 +236,9 @@ def _below(process: int) -> Iterator[int]:
             yield from _below(child)
 
 
-def _run_drain3(folder: Path) -> dict[str, Any]:
-    from drain3 import TemplateMiner  # noqa: PLC0415
-    from drain3.masking import MaskingInstruction  # noqa: PLC0415
-    from drain3.template_miner_config import TemplateMinerConfig  # noqa: PLC0415
-
-    texts = [
-        json.loads(line)
-        for file in sorted(folder.glob("texts-*.jsonl"))
-        for line in file.read_text(encoding="utf-8").splitlines()
-    ]
-    config = TemplateMinerConfig()
-    config.drain_sim_th, config.drain_depth, config.drain_max_children = 0.4, 4, 100
-    config.drain_max_clusters, config.drain_extra_delimiters = 1024, ["_"]
-    config.masking_instructions = [MaskingInstruction(pattern, name) for pattern, name in _DRAIN3_MASKS]
-    miner = TemplateMiner(config=config)
-    started = time.perf_counter()
-    for text in texts:
-        miner.add_log_message(text)
-    seconds = time.perf_counter() - started
-    return {
-        "texts": len(texts),
-        "seconds": seconds,
-        "groups": len(miner.drain.clusters),
-        "driver_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["ours"] or sys.argv[1:2] == ["drain3"]:
+    if sys.argv[1:2] == ["ours"]:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
-        print(json.dumps({"ours": _run_ours, "drain3": _run_drain3}[sys.argv[1]](Path(sys.argv[2]))))
+        print(json.dumps(_run_ours(Path(sys.argv[2]))))
     else:
         sys.exit(main())

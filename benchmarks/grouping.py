@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import options
+from benchmarks import drain3_peer, options
 from redrive.classification.explain import explain
 
 
@@ -119,6 +119,7 @@ class Measured(NamedTuple):
     system: str
     ga: float
     fga: float
+    texts: list[str]
     found: list[str]  # per line: our group
     true: list[str]  # per line: the true one
     seconds: float
@@ -149,12 +150,23 @@ def _measured(system: str, rows: Sequence[tuple[str, str]]) -> Measured:
     seconds = time.perf_counter() - started
     found = [f"{answer['cause']}: {answer['template']}" for answer in answers]
     true = [label for _, label in rows]
-    return Measured(system, *accuracy(found, true), found, true, seconds)
+    return Measured(system, *accuracy(found, true), [text for text, _ in rows], found, true, seconds)
+
+
+def of_drain3(measured: Sequence[Measured]) -> list[tuple[float, float]] | None:
+    """(GA, FGA) of Drain3 on the same lines, system by system; None where it is not installed."""
+    found = drain3_peer.clusters(one.texts for one in measured)
+    return found and [accuracy(clusters, one.true) for clusters, one in zip(found, measured, strict=True)]
 
 
 def means(measured: Sequence[Measured]) -> tuple[float, float]:
     """Mean (GA, FGA) over the systems."""
-    return sum(one.ga for one in measured) / len(measured), sum(one.fga for one in measured) / len(measured)
+    return _means([(one.ga, one.fga) for one in measured])
+
+
+def _means(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    gas, fgas = zip(*pairs, strict=True)
+    return sum(gas) / len(gas), sum(fgas) / len(fgas)
 
 
 def _folder() -> Path:
@@ -182,7 +194,9 @@ def main(*, explained: bool = False) -> int:
         if explained:
             _explain(one)
     ga, fga = means(measured)
-    print(f"{'mean':12} GA {ga:.3f}  FGA {fga:.3f}, log lines of systems that no rule was written for\n")
+    print(f"{'mean':12} GA {ga:.3f}  FGA {fga:.3f}, log lines of systems that no rule was written for")
+    _print_drain3(measured)
+    print()
     measured = measure()
     if not measured:
         print(f"no data in {_folder()}: set REDRIVE_DATA to a folder with loghub/*.csv (event_id,text)")
@@ -196,7 +210,17 @@ def main(*, explained: bool = False) -> int:
             _explain(one)
     ga, fga = means(measured)
     print(f"{'mean':12} GA {ga:.3f} (goal {GA:.3f})  FGA {fga:.3f} (goal {FGA:.3f})")
+    _print_drain3(measured)
     return int(ga < GA or fga < FGA or not all(one.good for kind, one in of_failures.items() if kind == "all"))
+
+
+def _print_drain3(measured: Sequence[Measured]) -> None:
+    found = of_drain3(measured)
+    if found is None:
+        print("no Drain3 to stand beside it: `make bench` installs it")
+        return
+    ga, fga = _means(found)
+    print(f"{'Drain3':12} GA {ga:.3f}  FGA {fga:.3f}, the mean of the same lines")
 
 
 def _explain(one: Measured) -> None:

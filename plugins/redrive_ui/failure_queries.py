@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from redrive.ledger.delivery import gate_waits
+from redrive.ledger.delivery import breakers, gate_waits
 from redrive.lifecycle import FINISHED, UNDECIDED, ReviewStatus, State
 from redrive_ui.group_templates import example, templates
 from redrive_ui.message_queries import by_ids
@@ -237,7 +237,8 @@ def group(
     )
     if not (counts or under_way or gate or _was_here(connection, route, group_id)):
         return None
-    waits = [one for one in gate_waits.waits(connection, route, now) if group_id and one.group_id == group_id]
+    own = breakers.of_group(connection, route, group_id) if group_id else None
+    waits = gate_waits.of_groups(connection, route, now, [own]) if own else []
     known = first_of(connection, "select cause from failure_groups where group_id = :id", id=group_id or 0)
     aliases = rows_of(
         connection,

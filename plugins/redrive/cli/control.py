@@ -131,7 +131,8 @@ def release(
             return
         assert group is not None  # noqa: S101 - one of the two was given
         with ledger.read() as connection:
-            held = next((one.held for one in breakers.of_groups(connection, route) if one.group_id == group), 0)
+            gate = breakers.of_group(connection, route, group)
+        held = gate.held if gate else 0
         at_once = held if first is None else min(first, held)
         # Where nobody sits there it is a program, which has always gone ahead.
         if at_once > ASK_FROM and not yes and sys.stdin.isatty():
@@ -158,7 +159,7 @@ def _would_release(
                 raise UsageError(f"the breaker of {destination} holds nothing back")
             typer.echo(f"{destination} is {one.stage}: {one.waiting:,} messages wait, and a few would go first")
             return
-        gate = next((one for one in breakers.of_groups(connection, route) if one.group_id == group), None)
+        gate = None if group is None else breakers.of_group(connection, route, group)
         if gate is None:
             raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
     would = "all of them would go" if first is None else f"{min(first, gate.held):,} of them would go first"

@@ -19,7 +19,9 @@ from redrive.message import index_key
 def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
     """Where a route stands: its balance, gates, lease, pause, newest observations and last runs, as seen at ``now``."""
     state = _one(connection, "select * from route_state where route = :route", route=route)
-    waits = {(one.group_id, one.destination): one for one in gate_waits.waits(connection, route, now)}
+    gates = breakers.of_groups(connection, route)
+    found = gate_waits.of_groups(connection, route, now, gates) + gate_waits.of_destinations(connection, route, now)
+    waits = {(one.group_id, one.destination): one for one in found}
     return {
         "route": route,
         "paused": bool(state and state["paused_at"]),
@@ -29,9 +31,9 @@ def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
         else None,
         "balance": balance.of_route(connection, route),
         "gates": [
-            {name: value for name, value in asdict(gate).items() if name != "stage_id"}
+            {name: value for name, value in asdict(gate).items() if name not in _BEHIND_THE_WORDS}
             | _wait(waits.get((gate.group_id, None)))
-            for gate in breakers.of_groups(connection, route)
+            for gate in gates
             if gate.stage != "open" or gate.waiting or gate.held
         ],
         "destinations": [
@@ -73,6 +75,10 @@ def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
             route=route,
         ),
     }
+
+
+#: What of a gate its ``waits_for`` tells in words.
+_BEHIND_THE_WORDS = ("stage_id", "sending", "unknown", "next_due_at")
 
 
 def _wait(one: gate_waits.GateWait | None) -> dict[str, Any]:
@@ -192,10 +198,11 @@ def to_do(connection: Connection, route: str, now: datetime) -> ToDo:
     awaited = _watching(connection, route)
     if watched := awaited["not_worked_past"] + awaited["in_window"]:
         found["sent"] = watched
-    gates = gate_waits.waits(connection, route, now)
-    stuck = [one for one in gates if one.stuck or one.stage == "failed"]
+    gates = breakers.of_groups(connection, route)
+    waits = gate_waits.of_groups(connection, route, now, gates) + gate_waits.of_destinations(connection, route, now)
+    stuck = [one for one in waits if one.stuck or one.stage == "failed"]
     behind = {one.group_id for one in stuck}
-    out_of_reach = sum(gate.held for gate in breakers.of_groups(connection, route) if gate.group_id in behind)
+    out_of_reach = sum(gate.held for gate in gates if gate.group_id in behind)
     if out_of_reach:
         found["held"] = found.get("held", 0) - out_of_reach
     due = _one(
@@ -203,7 +210,7 @@ def to_do(connection: Connection, route: str, now: datetime) -> ToDo:
         "select min(next_attempt_at) as due from messages where route = :route and state = 'waiting'",
         route=route,
     )
-    times = [parse_instant(due["due"]) if due else None, *(one.until for one in gates)]
+    times = [parse_instant(due["due"]) if due else None, *(one.until for one in waits)]
     return ToDo(
         sum(found.values()),
         ", ".join(f"{n:,} {place.replace('_', ' ')}" for place, n in found.items() if n > 0),

@@ -36,6 +36,9 @@ class GroupGate(Counts):
     cause: str
     reason: str | None
     released: int  # of those that wait or are held, the ones that a person released
+    sending: int = 0  # of those that are ``waiting``
+    unknown: int = 0  # likewise
+    next_due_at: datetime | None = None  # when the first of the others is due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +60,13 @@ _AT_ONCE = 500
 
 # --- as they are ------------------------------------------------------------------------------------------
 
-#: Each gate with what counts for it, and what is open behind it.
+#: Each gate with what counts for it, and what is open behind it; of ``{one}``, or of all.
 _GATES = """
 select
     breakers.stage_id, gate.group_id, failure_groups.cause, gate.stage, gate.allowed, gate.sent, gate.stayed,
     gate.returned, gate.trips, gate.cool_down_until, gate.reason, coalesce(open.waiting, 0) as waiting,
-    coalesce(open.held, 0) as held, coalesce(open.released, 0) as released
+    coalesce(open.held, 0) as held, coalesce(open.released, 0) as released, coalesce(open.sending, 0) as sending,
+    coalesce(open.unknown, 0) as unknown, open.next_due_at
 from group_state gate
 inner join breakers on breakers.route = gate.route and breakers.group_id = gate.group_id
 inner join failure_groups on failure_groups.group_id = gate.group_id
@@ -71,9 +75,12 @@ left join (
         group_id,
         sum(case when state = 'held' then 0 else 1 end) as waiting,
         sum(case when state = 'held' then 1 else 0 end) as held,
-        sum(case when plan = 'release' then 1 else 0 end) as released
+        sum(case when plan = 'release' then 1 else 0 end) as released,
+        sum(case when state = 'sending' then 1 else 0 end) as sending,
+        sum(case when state = 'unknown' then 1 else 0 end) as unknown,
+        min(case when state = 'waiting' then next_attempt_at end) as next_due_at
     from messages
-    where route = :route and state in ('waiting', 'sending', 'unknown', 'held') and kind <> 'delay'
+    where route = :route and state in ('waiting', 'sending', 'unknown', 'held') and kind <> 'delay' {one}
     group by group_id
 ) open on open.group_id = gate.group_id
 where gate.route = :route
@@ -83,7 +90,24 @@ order by gate.group_id
 
 def of_groups(connection: Connection, route: str) -> list[GroupGate]:
     """All gates of the route with what is waiting and held behind them."""
-    return [GroupGate(**_as_read(row)) for row in connection.execute(sql(_GATES), {"route": route})]
+    return _gates(connection, _GATES.format(one=""), {"route": route})
+
+
+def of_group(connection: Connection, route: str, group_id: int) -> GroupGate | None:
+    """As :func:`of_groups`, of one group; None where it has no gate on this route."""
+    gates = _gates(
+        connection,
+        f"select * from ({_GATES.format(one='and group_id = :group_id')}) gates where group_id = :group_id",
+        {"route": route, "group_id": group_id},
+    )
+    return gates[0] if gates else None
+
+
+def _gates(connection: Connection, statement: str, values: Mapping[str, Any]) -> list[GroupGate]:
+    return [
+        GroupGate(**_as_read(row) | {"next_due_at": parse_instant(row.next_due_at)})
+        for row in connection.execute(sql(statement), values)
+    ]
 
 
 def has_gates_at(connection: Connection, route: str, *stages: Stage) -> bool:

@@ -34,6 +34,12 @@ class GateWait:
 def waits(connection: Connection, route: str, now: datetime) -> list[GateWait]:
     """What the route's gates wait for at ``now``, none of it in the past; those that are open, and those behind which
     and before which nothing is, wait for nothing and are left out."""
+    gates = breakers.of_groups(connection, route)
+    return [*of_groups(connection, route, now, gates), *of_destinations(connection, route, now)]
+
+
+def of_groups(connection: Connection, route: str, now: datetime, gates: Sequence[GroupGate]) -> list[GateWait]:
+    """As :func:`waits`, of these gates of groups."""
     pending: dict[int, list[Row[Any]]] = defaultdict(list)
     for row in connection.execute(
         sql(
@@ -49,22 +55,18 @@ def waits(connection: Connection, route: str, now: datetime) -> list[GateWait]:
         {"route": route},
     ):
         pending[row.group_id].append(row)
-    open_messages: dict[int, dict[str, Row[Any]]] = defaultdict(dict)
-    for row in connection.execute(
-        sql(
-            "select group_id, state, count(*) as n, min(next_attempt_at) as due_at from messages where route = :route"
-            " and state in ('waiting', 'sending', 'unknown') and kind <> 'delay' and group_id is not null"
-            " group by group_id, state"
-        ),
-        {"route": route},
-    ):
-        open_messages[row.group_id][row.state] = row
     found = []
-    for gate in breakers.of_groups(connection, route):
-        told = _of_group(connection, route, now, gate, pending[gate.group_id], open_messages[gate.group_id])
+    for gate in gates:
+        told = _of_group(connection, route, now, gate, pending[gate.group_id])
         if told is not None:
             words, until, stuck = told
             found.append(GateWait(gate.group_id, None, gate.stage, words, until, stuck))
+    return found
+
+
+def of_destinations(connection: Connection, route: str, now: datetime) -> list[GateWait]:
+    """As :func:`waits`, of the breakers of destinations."""
+    found = []
     for one in breakers.of_destinations(connection, route):
         if one.stage == "tripped":
             words = _cooling(one.cool_down_until, now)
@@ -89,7 +91,6 @@ def _of_group(
     now: datetime,
     gate: GroupGate,
     pending: Sequence[Row[Any]],
-    open_messages: dict[str, Row[Any]],
 ) -> tuple[str, datetime | None, bool] | None:
     match gate.stage:
         case "failed":
@@ -117,7 +118,7 @@ def _of_group(
             )
     if pending:
         return _of_window(connection, route, now, pending)
-    return _of_open_messages(now, gate, open_messages)
+    return _of_open_messages(now, gate)
 
 
 def _of_window(
@@ -133,19 +134,16 @@ def _of_window(
     return f"{words}; {_least_drained(connection, route)}", ends, False
 
 
-def _of_open_messages(
-    now: datetime, gate: GroupGate, open_messages: dict[str, Row[Any]]
-) -> tuple[str, datetime | None, bool] | None:
+def _of_open_messages(now: datetime, gate: GroupGate) -> tuple[str, datetime | None, bool] | None:
     """Of messages that can be sent, or are being sent."""
-    if "unknown" in open_messages:
-        return f"{open_messages['unknown'].n} sends of which nobody knows whether they arrived", None, False
-    if "sending" in open_messages:
-        return f"the end of a delivery of {open_messages['sending'].n}", None, False
-    if "waiting" in open_messages:
-        row = open_messages["waiting"]
-        due = parse_instant(row.due_at)
+    if gate.unknown:
+        return f"{gate.unknown} sends of which nobody knows whether they arrived", None, False
+    if gate.sending:
+        return f"the end of a delivery of {gate.sending}", None, False
+    if gate.waiting:
+        due = gate.next_due_at
         when = "by the next run" if _is_over(due, now) else f"the next due at {_at(due)}"
-        return f"{row.n} messages to be sent, {when}", due, False
+        return f"{gate.waiting} messages to be sent, {when}", due, False
     if gate.held:
         return "the next run to let some through; of those with an order key only the first may go", None, False
     return None
