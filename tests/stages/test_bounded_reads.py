@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from redrive.ledger.account import inspecting
+from redrive.ledger.delivery import breakers
 from tests import query_plans
 from tests.probe import numbers
 from tests.workshop import KEY_ERROR, Workshop
@@ -77,3 +78,30 @@ def test_status_does_not_look_at_all_that_waits_for_every_destination(tmp_path: 
         assert sum(one["waiting"] for one in told["destinations"]) == 2_000
         took.append(work.hundreds)
     assert took[1] < 2 * took[0], took
+
+
+def test_a_look_at_a_route_goes_through_what_its_gates_hold_once(tmp_path: Path) -> None:
+    """With millions of them each time takes a second, and somebody waits for it."""
+    shop = Workshop(tmp_path)
+    shop.change("insert into route_state (route) values ('orders') on conflict do nothing")
+    shop.change(
+        "insert into failure_groups (group_id, fingerprint, cause, template, example, messages, first_seen_at,"
+        f" last_seen_at, first_route) {numbers(5)} select n, n, 'transient_network', 'x', 'x', 1, '2025-10-01',"
+        " '2025-10-01', 'orders' from n"
+    )
+    shop.change(
+        f"insert into breakers (route, group_id, stage, allowed, stage_at, began_at) {numbers(5)}"
+        " select 'orders', n, 'canary', 10, '2025-10-01', '2025-10-01' from n"
+    )
+    shop.change(
+        "insert into messages (message_id, redrive_id, route, source, kind, broker_message_id, body_hash, body_bytes,"
+        f" copy_id, state, plan, next_attempt_at, changed_at, destination, group_id) {numbers(4_000)} select n, n,"
+        " 'orders', 'orders-dlq', 'dead_letter', n, zeroblob(16), 9, n, case when n % 4 then 'held' else 'waiting' end,"
+        " 'requeue', '2026-01-01', '2025-10-01', 'orders', 1 + n % 5 from n"
+    )
+    with query_plans.counted() as once, shop.ledger.read() as connection:
+        assert sum(gate.held for gate in breakers.of_groups(connection, "orders")) == 3_000
+    for look in (inspecting.status, inspecting.to_do):
+        with query_plans.counted() as work, shop.ledger.read() as connection:
+            look(connection, "orders", shop.now())
+        assert work.hundreds < 1.6 * once.hundreds, (look.__name__, work.hundreds, once.hundreds)
