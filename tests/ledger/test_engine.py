@@ -132,10 +132,22 @@ def test_a_number_that_no_column_holds_is_no_outage(ledger: Ledger) -> None:
         ledger.dialect.update_each(connection, redelivery_attempts, ("slice_id",), [(1 << 80, 1, 1)])
 
 
-def test_each_row_gets_its_own_values_and_no_other_row_any(ledger: Ledger) -> None:
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(1, 1, 10, None, 1, True), (1, 2, 20, b"\0\xff", None, False), (2, 1, None, b"", 1, True)],
+        [(1, 1, 10, None, 1, True), (2, 1, 20, None, 1, True)],
+        [(1, 1, None, b"\xff", 0, False), (2, 1, None, b"\xff", 0, False)],
+        [(2, 2, 10, None, 1, True)],
+    ],
+    ids=["each different", "some the same in all", "all the same", "one row"],
+)
+def test_each_row_gets_its_own_values_and_no_other_row_any(
+    ledger: Ledger, rows: list[tuple[int, int, int | None, bytes | None, int | None, bool]]
+) -> None:
     columns = ("message_id", "attempt", "route", "slice_id", "mode", "destination", "claimed_at")
     at, later = (ledger.dialect.stored(when) for when in (NOW, NOW + timedelta(microseconds=1)))
-    rows = [(1, 1, 10, None, later, True), (1, 2, 20, b"\0\xff", None, False), (2, 1, None, b"", later, True)]
+    given = [(*row[:4], {0: at, 1: later, None: None}[row[4]], row[5]) for row in rows]
     with ledger.write() as connection:
         ledger.dialect.bulk(
             connection, "redelivery_attempts", columns,
@@ -145,8 +157,9 @@ def test_each_row_gets_its_own_values_and_no_other_row_any(ledger: Ledger) -> No
             connection,
             redelivery_attempts,
             ("group_id", "body_hash", "sent_at", "tracked"),
-            [(*row[2:], *row[:2]) for row in [*rows, (4, 1, 40, None, later, False)]],
+            [(*row[2:], *row[:2]) for row in given],
         )
+        ledger.dialect.update_each(connection, redelivery_attempts, ("group_id",), [(40, 4, 1), (50, 5, 1)])
         ledger.dialect.update_each(connection, redelivery_attempts, ("outcome",), [])
         found = connection.execute(
             sql(
@@ -154,10 +167,9 @@ def test_each_row_gets_its_own_values_and_no_other_row_any(ledger: Ledger) -> No
                 " order by 1, 2"
             )
         ).all()
-    untouched = [(2, 2), (3, 1), (3, 2)]
-    assert [tuple(row) for row in found] == sorted(
-        [*rows, *((*key, None, None, None, True) for key in untouched)], key=lambda row: row[:2]
-    )
+    all_keys = [(message, attempt) for message in (1, 2, 3) for attempt in (1, 2)]
+    untouched = [(*key, None, None, None, True) for key in all_keys if key not in {row[:2] for row in given}]
+    assert [tuple(row) for row in found] == sorted([*given, *untouched], key=lambda row: row[:2])
 
 
 def _a_run(ledger: Ledger, run_id: str) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from redrive.ledger.dialects import postgresql
+from redrive.ledger.engine import parse_instant
 from redrive.message import DeadLetter, Header
 from redrive.staging import odd_copies
-from tests.workshop import REFUSED, Workshop
+from tests.workshop import REFUSED, Workshop, micros
 
 ODD: dict[str, dict[str, Any]] = {
     "a count beyond 32 bits": {"deliveries": 2**40},
@@ -87,3 +89,21 @@ def test_what_could_not_be_converted_is_all_that_changes() -> None:
                        1, 2, 3, 4, "origin", "key", "text/plain", "reason", "description", True)  # fmt: skip
     found = odd_copies.as_far_as_possible(whole._replace(deliveries=2**40))
     assert found == whole._replace(deliveries=2**31 - 1, properties=(("p", "q"), (odd_copies.CHANGED, "deliveries")))
+
+
+def test_the_moments_of_a_copy_are_kept_to_the_microsecond_whatever_zone_a_session_is_in(
+    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool between us and the server may drop what a session is told as it begins."""
+    monkeypatch.setattr(postgresql, "_SESSION", postgresql._SESSION.replace("UTC", "Asia/Kolkata"))
+    workshop = Workshop(tmp_path, ledger_url)
+    moments = [workshop.time.now - 3_600_000_000 + n for n in (0, 1, 999_999)]
+    for number, moment in enumerate(moments):
+        workshop.die(f"m{number}", enqueued_at=moment, dead_lettered_at=moment + 7)
+    workshop.die("m3", dead_lettered_at=None)
+    workshop.cycle()
+    rows = workshop.query("select first_enqueued_at, dead_lettered_at from messages order by message_id")
+    told = [tuple(micros(at) if (at := parse_instant(value)) else None for value in row) for row in rows]
+    assert told[:3] == [(moment, moment + 7) for moment in moments]
+    assert told[3][1] is None
+    workshop.ledger.close()

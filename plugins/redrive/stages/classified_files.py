@@ -146,6 +146,18 @@ def load(
     )
 
 
+def _instants(column: pa.Array, zone: str) -> list[str | None]:
+    """As :func:`~redrive.ledger.engine.instant_text` writes them, with the database's ``zone`` behind them: a
+    ``datetime`` of each, which PostgreSQL takes too, took a quarter of a load."""
+    if column.null_count == len(column):
+        return [None] * len(column)
+    distinct = column.dictionary_encode()
+    if len(distinct.dictionary) * 2 < len(column):  # thousands of copies are received at one moment
+        texts = _instants(distinct.dictionary, zone)
+        return [None if i is None else texts[i] for i in distinct.indices.to_pylist()]
+    return list(pc.binary_join_element_wise(column.cast(pa.timestamp("us")).cast(pa.string()), zone, "").to_pylist())
+
+
 def _copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: Answers | None) -> Iterator[Classified]:
     """The portion's copies, in message id order; without ``answers`` with no cause, no group and no keys."""
     table = pa.concat_tables([table for _, table in some])
@@ -178,6 +190,7 @@ def _copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: A
         table = table.set_column(table.schema.get_field_index(name), name, clean(table.column(name)))
     hashes = _headers_hashes(context, [batch for batch, _ in some], table)
     where_to = aiming.aims(context, table.column("source").unique().to_pylist())
+    zone = context.ledger.dialect.zone
     for part in table.to_batches(max_chunksize=10_000):
         column = {name: part.column(name) for name in part.schema.names}
         plain = {
@@ -199,9 +212,9 @@ def _copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: A
             plain["broker_message_id"],
             plain["body_hash"],
             plain["body_bytes"],
-            context.ledger.dialect.stored_column(column["enqueued_at"]),
-            context.ledger.dialect.stored_column(column["dead_lettered_at"]),
-            context.ledger.dialect.stored_column(column["received_at"]),
+            _instants(column["enqueued_at"], zone),
+            _instants(column["dead_lettered_at"], zone),
+            _instants(column["received_at"], zone),
             plain["deliveries"],
             plain["redrive_id"],
             plain["redrive_attempt"],

@@ -4,14 +4,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: How each file of a view begins its statement.
 CREATE_VIEW = re.compile(r"^create view (\w+)", re.MULTILINE)
@@ -21,6 +18,8 @@ class Dialect(ABC):
     """What is said in one database otherwise than in the other."""
 
     name: str
+    #: What follows an instant that is told as text, so that nothing has to be known of the session.
+    zone: str
     #: Suffix of a query that lets concurrent claimers pass each other.
     locked: str
     #: Suffix of a query whose rows nobody else may change until the transaction ends.
@@ -169,10 +168,6 @@ class Dialect(ABC):
     @abstractmethod
     def stored(self, value: datetime | None) -> Any:
         """``value`` as the driver takes it, in :meth:`bulk` and :meth:`many` too."""
-
-    @abstractmethod
-    def stored_column(self, column: "pa.Array") -> list[Any]:
-        """Arrow timestamps as :meth:`stored`."""
 
     @abstractmethod
     def comparable(self, instant: Any) -> Any:

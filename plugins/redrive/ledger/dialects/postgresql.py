@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -13,9 +13,6 @@ from redrive.extras import needing
 from redrive.ledger.dialects.base import CREATE_VIEW, Dialect
 from redrive.ledger.dialects.driver import through_driver
 from redrive.ledger.dialects.stored_headers import header_condition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: What each of its sessions is told. It neither compiles a statement (``jit``) nor begins more processes for it: it
 #: would where a plan looks expensive, as it does once much is finished, however few rows are read in the end, and then
@@ -29,6 +26,7 @@ class Postgresql(Dialect):
     """PostgreSQL."""
 
     name = "postgresql"
+    zone = "+00"
     locked = "for update skip locked"
     for_update = " for update"
     for_share = " for share"
@@ -156,16 +154,21 @@ class Postgresql(Dialect):
     ) -> None:
         if not rows:
             return
-        # One statement: one for each row takes three times as long, though they are sent together.
-        key = [column.name for column in table.primary_key]
-        types = [table.c[name].type.compile(connection.dialect) for name in (*columns, *key)]
+        # One statement: one for each row takes three times as long, though they are sent together. Its arrays are what
+        # takes time: so what is the same in all rows, as the moment of a send, is told once.
+        first, *rest = key = [column.name for column in table.primary_key]
+        told = dict(zip((*columns, *key), map(list, zip(*rows, strict=True)), strict=True))
+        types = {name: table.c[name].type.compile(connection.dialect) for name in told}
+        same = {name for name in (*columns, *rest) if told[name].count(told[name][0]) == len(rows)}
+        each = [name for name in told if name not in same]
+        one = {name: f"%({name})s::{types[name]}" if name in same else f"given.{name}" for name in told}
         statement = (
-            f"update {table.name} set {', '.join(f'{name} = given.{name}' for name in columns)}"
-            f" from unnest({', '.join(f'%s::{kind}[]' for kind in types)}) as given ({', '.join((*columns, *key))})"
-            f" where {' and '.join(f'{table.name}.{name} = given.{name}' for name in key)}"
+            f"update {table.name} set {', '.join(f'{name} = {one[name]}' for name in columns)}"
+            f" from unnest({', '.join(f'%({name})s::{types[name]}[]' for name in each)}) as given ({', '.join(each)})"
+            f" where {' and '.join(f'{table.name}.{name} = {one[name]}' for name in (first, *rest))}"
         )
         with through_driver(connection, statement) as raw:
-            raw.execute(statement, [list(values) for values in zip(*rows, strict=True)])
+            raw.execute(statement, {name: values[0] if name in same else values for name, values in told.items()})
 
     def tuples(self, connection: Connection, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         with through_driver(connection, statement) as raw:
@@ -173,9 +176,6 @@ class Postgresql(Dialect):
 
     def stored(self, value: datetime | None) -> Any:
         return value
-
-    def stored_column(self, column: "pa.Array") -> list[Any]:
-        return list(column.to_pylist())
 
     def comparable(self, instant: Any) -> Any:
         return None if instant is None else instant.timestamp()

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -14,14 +14,12 @@ from redrive.ledger.dialects.base import Dialect
 from redrive.ledger.dialects.driver import through_driver
 from redrive.ledger.dialects.stored_headers import header_condition
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 class Sqlite(Dialect):
     """SQLite has one writer at a time, so nothing needs to be locked."""
 
     name = "sqlite"
+    zone = ""
     locked = ""
     for_update = ""
     for_share = ""
@@ -138,17 +136,6 @@ class Sqlite(Dialect):
 
     def stored(self, value: datetime | None) -> Any:
         return None if value is None else instant_text(value)
-
-    def stored_column(self, column: "pa.Array") -> list[Any]:
-        import pyarrow as pa  # noqa: PLC0415 - only a load needs Arrow
-
-        if column.null_count == len(column):
-            return [None] * len(column)
-        distinct = column.dictionary_encode()
-        if len(distinct.dictionary) * 2 < len(column):  # thousands of copies are received at one moment
-            texts = self.stored_column(distinct.dictionary)
-            return [None if i is None else texts[i] for i in distinct.indices.to_pylist()]
-        return list(column.cast(pa.timestamp("us")).cast(pa.string()).to_pylist())
 
     def comparable(self, instant: Any) -> Any:
         return instant
