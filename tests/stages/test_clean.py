@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from redrive.ledger.selecting import Selection
+from redrive.stages import pipeline
 from tests.workshop import KEY_ERROR, THROTTLED, Workshop
 
 
@@ -50,3 +51,12 @@ def test_a_source_that_was_not_drained_to_its_end_is_not(workshop: Workshop) -> 
 
 def test_a_source_that_the_run_did_not_look_at_is_not(workshop: Workshop) -> None:
     assert workshop.cycle(Selection(sources=("orders-delay",)))["clean"] is False
+
+
+def test_a_load_that_is_tried_again_after_it_was_done_makes_nothing_clean(workshop: Workshop) -> None:
+    """As where its task was killed just before it could say that it was done."""
+    run = workshop.begin(selection=Selection(sources=("orders-dlq",)))
+    for name, _ in workshop.stages(run):
+        if name == "load":
+            pipeline.load(workshop.settings, run, **workshop.options())
+    assert pipeline.report(workshop.settings, run, **workshop.options())["clean"] is False

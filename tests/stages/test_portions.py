@@ -158,3 +158,13 @@ def test_failures_that_are_too_many_to_tell_apart_are_counted_in_the_report_and_
     assert workshop.query(shared, it=explain.OVERFLOW) == [(2,)]
     workshop.die("e", error=REFUSED)
     assert "overflowed" not in workshop.cycle()
+
+
+def test_what_is_left_for_later_is_told_once_however_often_a_load_is_tried(workshop: Workshop) -> None:
+    stage(workshop, 100)
+    run = workshop.begin()
+    for name, _ in workshop.stages(run):
+        if name == "load":
+            pipeline.load(workshop.settings, run, **workshop.options())
+    report = pipeline.report(workshop.settings, run, **workshop.options())
+    assert (report["new"], report["later"]) == (40, 60)

@@ -180,7 +180,7 @@ def _origin_lease(context: Context, source: Source) -> timedelta | None:
     return told and max(told, can.client_lease or told)
 
 
-def load(context: Context) -> dict[str, int]:
+def load(context: Context) -> dict[str, Any]:
     """Take the classified copies into the ledger, batch by batch, and remove Spark's output."""
     began = context.now()
     rulings.apply(context.ledger, context.lease, began)
@@ -274,16 +274,16 @@ def load_unclassified(context: Context) -> int:
     return new
 
 
-def _note_drained(context: Context) -> int:
+def _note_drained(context: Context) -> list[str]:
     """Sources that this run drained to the end hide nothing that happened before the run, or where the broker's count
-    is late, so much before it. Returns how many there are."""
+    is late, so much before it. Returns their names."""
     by_moment: dict[datetime, list[str]] = {}
     for queue, moment in completeness.drained_to(context).items():
         by_moment.setdefault(moment, []).append(queue)
     for moment, queues in by_moment.items():
         horizon.sources_drained(context.ledger, context.lease, queues, moment, context.now())
     horizon.sources_loaded(context.ledger, context.lease, context.now())
-    return sum(len(queues) for queues in by_moment.values())
+    return sorted(queue for queues in by_moment.values() for queue in queues)
 
 
 def _portions(waiting: Sequence[Batch]) -> Iterator[list[Batch]]:
