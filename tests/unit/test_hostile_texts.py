@@ -67,13 +67,18 @@ MANY = {
 
 @pytest.mark.parametrize("form", MANY)
 def test_many_templates_of_one_form_are_told_apart_in_time(form: str) -> None:
-    """What grows with the square of their number takes two seconds and more."""
-    templates = [MANY[form](number) for number in range(8_000)]
+    """Eight times as many take 6 to 14 times as long; what grows with the square of their number, 64 times."""
+    templates = [MANY[form](number) for number in range(16_000)]
     for template in templates:
         signature_of(template)
-    started = time.process_time()
-    similarity.clusters(templates)
-    assert time.process_time() - started < 1.2
+
+    def took(number: int) -> float:
+        started = time.process_time()
+        similarity.clusters(templates[:number])
+        return time.process_time() - started
+
+    few = min(took(2_000) for _ in range(3))
+    assert took(16_000) < 32 * few
 
 
 def test_who_says_more_is_found_however_many_say_it() -> None:
