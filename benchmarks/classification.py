@@ -25,19 +25,17 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from benchmarks import drain3_peer
+from benchmarks.drain3_peer import CORES, DRAIN3_PYTHON, ROOT
+from benchmarks.failure_texts import PLACES, lines
+
 BATCH = 5_000  # copies of a staging file: the default of drain.flush_messages
-CORES = 2
 #: Goals: times as fast as Drain3, also where every text is distinct; times as long for twice the texts.
 RATIO, OF_DISTINCT, SCALING = 5.0, 2.0, 2.0
 
 
 def main() -> int:
     """Print rates, their ratio and the scaling; 1 when a target was missed."""
-    from benchmarks import drain3_peer  # noqa: PLC0415
-    from benchmarks.drain3_peer import DRAIN3_PYTHON  # noqa: PLC0415
-    from benchmarks.failure_texts import PLACES, lines  # noqa: PLC0415
-
     options = _options(PLACES)
 
     if not any(lines()):

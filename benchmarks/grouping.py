@@ -153,12 +153,6 @@ def _measured(system: str, rows: Sequence[tuple[str, str]]) -> Measured:
     return Measured(system, *accuracy(found, true), [text for text, _ in rows], found, true, seconds)
 
 
-def of_drain3(measured: Sequence[Measured]) -> list[tuple[float, float]] | None:
-    """(GA, FGA) of Drain3 on the same lines, system by system; None where it is not installed."""
-    found = drain3_peer.clusters(one.texts for one in measured)
-    return found and [accuracy(clusters, one.true) for clusters, one in zip(found, measured, strict=True)]
-
-
 def means(measured: Sequence[Measured]) -> tuple[float, float]:
     """Mean (GA, FGA) over the systems."""
     return _means([(one.ga, one.fga) for one in measured])
@@ -215,11 +209,11 @@ def main(*, explained: bool = False) -> int:
 
 
 def _print_drain3(measured: Sequence[Measured]) -> None:
-    found = of_drain3(measured)
+    found = drain3_peer.clusters(one.texts for one in measured)
     if found is None:
         print("no Drain3 to stand beside it: `make bench` installs it")
         return
-    ga, fga = _means(found)
+    ga, fga = _means([accuracy(clusters, one.true) for clusters, one in zip(found, measured, strict=True)])
     print(f"{'Drain3':12} GA {ga:.3f}  FGA {fga:.3f}, the mean of the same lines")
 
 

@@ -30,6 +30,13 @@ REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused"
 KEY_ERROR = "Traceback (most recent call last):\n  File \"shop.py\", line 7, in handle\nKeyError: 'sku'"
 THROTTLED = "HTTP Error 429: Too Many Requests"
 
+#: A processed check: its connection is the test's to make.
+CHECK = {
+    "connection": "orders_db",
+    "query": "select id from processed where id in :keys",
+    "key": "attribute:message_id",
+    "settle_after": "0s",
+}
 ROUTE: dict[str, Any] = {
     "broker": "memory",
     "connection": "memory",

@@ -57,6 +57,18 @@ def test_what_people_released_is_sent_without_a_look_at_what_else_was_ever_decid
     assert not [one for one in found if "repeat_copies" not in one]  # asked once in a run, of what is not taken up
 
 
+def open_messages(
+    shop: Workshop, count: int, *, state: str = "'waiting'", destination: str = "'orders'", group: str = "null"
+) -> None:
+    """So many messages of the route; the others are SQL, of the number ``n`` of each."""
+    shop.change(
+        "insert into messages (message_id, redrive_id, route, source, kind, broker_message_id, body_hash, body_bytes,"
+        f" copy_id, state, plan, next_attempt_at, changed_at, destination, group_id) {numbers(count)} select n, n,"
+        f" 'orders', 'orders-dlq', 'dead_letter', n, zeroblob(16), 9, n, {state}, 'requeue', '2026-01-01',"
+        f" '2025-10-01', {destination}, {group} from n"
+    )
+
+
 def test_status_does_not_look_at_all_that_waits_for_every_destination(tmp_path: Path) -> None:
     took = []
     for destinations in (4, 40):
@@ -66,13 +78,7 @@ def test_status_does_not_look_at_all_that_waits_for_every_destination(tmp_path: 
             f"insert into breakers (route, destination, stage, stage_at, began_at) {numbers(destinations)}"
             " select 'orders', 'to-' || n, 'half_open', '2025-10-01', '2025-10-01' from n"
         )
-        shop.change(
-            "insert into messages (message_id, redrive_id, route, source, kind, broker_message_id, body_hash,"
-            f" body_bytes, copy_id, state, plan, next_attempt_at, changed_at, destination) {numbers(2_000)}"
-            " select n, n, 'orders', 'orders-dlq', 'dead_letter', n, zeroblob(16), 9, n, 'waiting', 'requeue',"
-            f" '2026-01-01', '2025-10-01',"
-            f" 'to-' || (1 + n % {destinations}) from n"
-        )
+        open_messages(shop, 2_000, destination=f"'to-' || (1 + n % {destinations})")
         with query_plans.counted() as work, shop.ledger.read() as connection:
             told = inspecting.status(connection, "orders", shop.now())
         assert sum(one["waiting"] for one in told["destinations"]) == 2_000
@@ -93,12 +99,7 @@ def test_a_look_at_a_route_goes_through_what_its_gates_hold_once(tmp_path: Path)
         f"insert into breakers (route, group_id, stage, allowed, stage_at, began_at) {numbers(5)}"
         " select 'orders', n, 'canary', 10, '2025-10-01', '2025-10-01' from n"
     )
-    shop.change(
-        "insert into messages (message_id, redrive_id, route, source, kind, broker_message_id, body_hash, body_bytes,"
-        f" copy_id, state, plan, next_attempt_at, changed_at, destination, group_id) {numbers(4_000)} select n, n,"
-        " 'orders', 'orders-dlq', 'dead_letter', n, zeroblob(16), 9, n, case when n % 4 then 'held' else 'waiting' end,"
-        " 'requeue', '2026-01-01', '2025-10-01', 'orders', 1 + n % 5 from n"
-    )
+    open_messages(shop, 4_000, state="case when n % 4 then 'held' else 'waiting' end", group="1 + n % 5")
     with query_plans.counted() as once, shop.ledger.read() as connection:
         assert sum(gate.held for gate in breakers.of_groups(connection, "orders")) == 3_000
     for look in (inspecting.status, inspecting.to_do):

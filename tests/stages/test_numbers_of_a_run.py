@@ -11,15 +11,9 @@ from redrive.ledger.delivery import outcomes
 from redrive.ledger.review import escalations
 from redrive.stages import classified_files, classify, escalate, pipeline, resolve
 from redrive.stages.context import Run
-from tests.workshop import KEY_ERROR, REFUSED, Workshop
+from tests.workshop import CHECK, KEY_ERROR, REFUSED, Workshop
 
 MESSAGES = 40
-CHECK = {
-    "connection": "orders_db",
-    "query": "select id from processed where id in :keys",
-    "key": "attribute:message_id",
-    "settle_after": "0s",
-}
 
 
 class Killed(BaseException):

@@ -24,14 +24,7 @@ from redrive.ledger.selecting import Selection
 from redrive.message import Outgoing
 from redrive.stages import doctor, pipeline
 from redrive.stages.preview import preview
-from tests.workshop import KEY_ERROR, REFUSED, ROUTE, Workshop
-
-CHECK = {
-    "connection": "orders_db",
-    "query": "select id from processed where id in :keys",
-    "key": "attribute:message_id",
-    "settle_after": "0s",
-}
+from tests.workshop import CHECK, KEY_ERROR, REFUSED, ROUTE, Workshop
 
 
 @pytest.fixture

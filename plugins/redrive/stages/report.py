@@ -51,13 +51,11 @@ def report(context: Context) -> dict[str, Any]:
         least = "At least " if len(damaged) >= classify.NAMED else ""
         raise StagingError(
             f"{least}{sum(batch.copies for batch in damaged)} staged messages could not be loaded, as their files are"
-            " damaged"
-            f" or missing: {', '.join(batch.uri for batch in damaged[:5])}{' …' if damaged[5:] else ''}. They wait,"
-            " and all others were done. Bring the files back, from the store's versions or a backup;"
+            f" damaged or missing: {', '.join(batch.uri for batch in damaged[:5])}{' …' if damaged[5:] else ''}. They"
+            " wait, and all others were done. Bring the files back, from the store's versions or a backup;"
             f" where that can't be done, `redrive forget-batch {context.name} {damaged[0].batch_id} --reason …` gives"
             " a batch up" + (f". And {failed_queues.sentence(failed)}" if failed else "")
         )
-    emptied = set(loaded.get("emptied", ()))
     numbers = {
         "route": context.name,
         "run_id": context.run.run_id,
@@ -68,14 +66,14 @@ def report(context: Context) -> dict[str, Any]:
         "unknown": now.get("unknown", 0),
         "to_decide": now.get("escalated", 0),
         # Every source was drained to its end, and nothing waits for us or for people.
-        "clean": emptied >= {source.queue for source in context.route.sources}
+        "clean": {source.queue for source in context.route.sources} <= set(loaded.get("emptied", ()))
         and not any(now.get(one) for one in _LEFT),
         **({"refused": refused} if (refused := stages.get("deliver", {}).get("refused")) else {}),
         **({"reasons": reasons} if reasons else {}),
         **({"untouched": untouched} if (untouched := now.get("classified")) else {}),
         **({"paused": paused} if paused else {}),
         **({"causes": causes} if causes else {}),
-        **({"later": later} if (later := sum(batch.copies for batch in unloaded)) else {}),
+        **({"later": later} if (later := now.get("staged")) else {}),
         **({"overflowed": overflowed} if (overflowed := loaded.get("overflowed")) else {}),
         **({"rescued": rescued} if (rescued := stages.get("drain", {}).get("rescued")) else {}),
         "seconds": {stage: round(counts["seconds"], 3) for stage, counts in stages.items() if "seconds" in counts},

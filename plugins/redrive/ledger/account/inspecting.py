@@ -20,8 +20,7 @@ def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
     """Where a route stands: its balance, gates, lease, pause, newest observations and last runs, as seen at ``now``."""
     state = _one(connection, "select * from route_state where route = :route", route=route)
     gates = breakers.of_groups(connection, route)
-    found = gate_waits.of_groups(connection, route, now, gates) + gate_waits.of_destinations(connection, route, now)
-    waits = {(one.group_id, one.destination): one for one in found}
+    waits = {(one.group_id, one.destination): one for one in gate_waits.waits(connection, route, now, gates)}
     return {
         "route": route,
         "paused": bool(state and state["paused_at"]),
@@ -31,7 +30,7 @@ def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
         else None,
         "balance": balance.of_route(connection, route),
         "gates": [
-            {name: value for name, value in asdict(gate).items() if name not in _BEHIND_THE_WORDS}
+            {name: value for name, value in asdict(gate).items() if name not in _NOT_SHOWN}
             | _wait(waits.get((gate.group_id, None)))
             for gate in gates
             if gate.stage != "open" or gate.waiting or gate.held
@@ -77,8 +76,8 @@ def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
     }
 
 
-#: What of a gate its ``waits_for`` tells in words.
-_BEHIND_THE_WORDS = ("stage_id", "sending", "unknown", "next_due_at")
+#: What of a gate is not shown: the id of its stage, and what its ``waits_for`` tells in words.
+_NOT_SHOWN = ("stage_id", "sending", "unknown", "next_due_at")
 
 
 def _wait(one: gate_waits.GateWait | None) -> dict[str, Any]:
@@ -199,7 +198,7 @@ def to_do(connection: Connection, route: str, now: datetime) -> ToDo:
     if watched := awaited["not_worked_past"] + awaited["in_window"]:
         found["sent"] = watched
     gates = breakers.of_groups(connection, route)
-    waits = gate_waits.of_groups(connection, route, now, gates) + gate_waits.of_destinations(connection, route, now)
+    waits = gate_waits.waits(connection, route, now, gates)
     stuck = [one for one in waits if one.stuck or one.stage == "failed"]
     behind = {one.group_id for one in stuck}
     out_of_reach = sum(gate.held for gate in gates if gate.group_id in behind)

@@ -31,11 +31,15 @@ class GateWait:
     stuck: bool = False  # nothing that runs can end it: a person has to do what it says
 
 
-def waits(connection: Connection, route: str, now: datetime) -> list[GateWait]:
+def waits(
+    connection: Connection, route: str, now: datetime, gates: Sequence[GroupGate] | None = None
+) -> list[GateWait]:
     """What the route's gates wait for at ``now``, none of it in the past; those that are open, and those behind which
-    and before which nothing is, wait for nothing and are left out."""
-    gates = breakers.of_groups(connection, route)
-    return [*of_groups(connection, route, now, gates), *of_destinations(connection, route, now)]
+    and before which nothing is, wait for nothing and are left out. ``gates`` are those of its groups, where they were
+    read already: that goes through all that is open."""
+    if gates is None:
+        gates = breakers.of_groups(connection, route)
+    return [*of_groups(connection, route, now, gates), *_of_destinations(connection, route, now)]
 
 
 def of_groups(connection: Connection, route: str, now: datetime, gates: Sequence[GroupGate]) -> list[GateWait]:
@@ -64,8 +68,7 @@ def of_groups(connection: Connection, route: str, now: datetime, gates: Sequence
     return found
 
 
-def of_destinations(connection: Connection, route: str, now: datetime) -> list[GateWait]:
-    """As :func:`waits`, of the breakers of destinations."""
+def _of_destinations(connection: Connection, route: str, now: datetime) -> list[GateWait]:
     found = []
     for one in breakers.of_destinations(connection, route):
         if one.stage == "tripped":

@@ -156,16 +156,16 @@ class Postgresql(Dialect):
             return
         # One statement: one for each row takes three times as long, though they are sent together. Its arrays are what
         # takes time: so what is the same in all rows, as the moment of a send, is told once.
-        first, *rest = key = [column.name for column in table.primary_key]
+        key = [column.name for column in table.primary_key]
         told = dict(zip((*columns, *key), map(list, zip(*rows, strict=True)), strict=True))
         types = {name: table.c[name].type.compile(connection.dialect) for name in told}
-        same = {name for name in (*columns, *rest) if told[name].count(told[name][0]) == len(rows)}
+        same = {name for name in (*columns, *key[1:]) if told[name].count(told[name][0]) == len(rows)}
         each = [name for name in told if name not in same]
         one = {name: f"%({name})s::{types[name]}" if name in same else f"given.{name}" for name in told}
         statement = (
             f"update {table.name} set {', '.join(f'{name} = {one[name]}' for name in columns)}"
             f" from unnest({', '.join(f'%({name})s::{types[name]}[]' for name in each)}) as given ({', '.join(each)})"
-            f" where {' and '.join(f'{table.name}.{name} = {one[name]}' for name in (first, *rest))}"
+            f" where {' and '.join(f'{table.name}.{name} = {one[name]}' for name in key)}"
         )
         with through_driver(connection, statement) as raw:
             raw.execute(statement, {name: values[0] if name in same else values for name, values in told.items()})
