@@ -5,21 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARKS = {
-    "throughput": "What our own code costs (memory broker, one core)",
-    "redelivery": "What a redelivery does to a slow consumer (simulated)",
-    "accuracy": "Accuracy of causes",
-    "grouping": "Accuracy of groups",
-    "lookalikes": "Failures that look alike, and one failure that looks different",
-    "classification": "Speed of causes and groups, beside Drain3 (two cores)",
-    "growth": "What a year of finished messages costs (SQLite)",
-    "memory": "What memory each stage takes (SQLite)",
-    "parsing": "What Airflow pays for 2,000 routes",
-    "shovel": "The loop on a real RabbitMQ node, beside a shovel",
-    "shards": "Several shards of one delivery, each waiting for its broker",
-    "idle": "A run that finds nothing to do",
-    "small_batches": "A small batch, with a Spark that is started for it and with one that is there",
-}
+from benchmarks.page import SECTIONS
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,19 +13,28 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__.replace("``", "") if __doc__ else "",
-        epilog="\n".join(f"  {name:16}{title}" for name, title in BENCHMARKS.items()),
+        epilog="\n".join(f"  {section.benchmark:16}{section.heading}" for section in SECTIONS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", nargs="*", help="of those below; all of them unless some are named")
-    names = parser.parse_args(arguments).name or list(BENCHMARKS)
-    if unknown := [name for name in names if name not in BENCHMARKS]:
-        parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="each with the arguments of docs/benchmarks.md, in which the figures are kept (an hour and more)",
+    )
+    asked = parser.parse_args(arguments)
+    known = {section.benchmark: section for section in SECTIONS}
+    names = asked.name or list(known)
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(known)}")
     worst = 0
     for name in names:
-        title = BENCHMARKS[name]
-        print(f"\n{title}\n{'-' * len(title)}", flush=True)
-        done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False, cwd=Path(__file__).parents[1])
-        worst = max(worst, done.returncode)
+        for extra in ([*run, "--record"] for run in known[name].runs) if asked.record else [[]]:
+            title = " ".join([known[name].heading, *extra])
+            print(f"\n{title}\n{'-' * len(title)}", flush=True)
+            command = [sys.executable, "-m", f"benchmarks.{name}", *extra]
+            done = subprocess.run(command, check=False, cwd=Path(__file__).parents[1])
+            worst = max(worst, done.returncode)
     return worst
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import options
+from benchmarks.results import Cell, Figure, Table, finish
 from redrive.classification import grouping, normalization
 from redrive.classification.causes import AUTOMATIC, NEED_PERSON, Cause
 from redrive.classification.explain import explain
@@ -152,34 +153,44 @@ def _folder() -> Path:
 
 def main() -> int:
     """Print shares and confusions, with ``-v`` every wrong answer; 1 where a goal is missed."""
+    parser = options.parser("accuracy", __doc__)
+    parser.add_argument("-v", dest="explained", action="store_true", help="every answer that is wrong")
+    asked = parser.parse_args()
     measured = measure()
     if measured is None:
         print(f"no data in {_folder()}: set REDRIVE_DATA to a folder with failures/*.jsonl (text, cause, also)")
         return 0
-    print(
-        f"texts {measured.texts}  right {measured.right:.3f} (goal {RIGHT:.3f})  "
-        f"unsafe {measured.unsafe:.3f} (goal {UNSAFE:.3f})  "
-        f"unclassified {measured.unclassified:.3f} (goal {UNCLASSIFIED:.3f})  "
-        f"{measured.texts / measured.seconds:,.0f} texts/s"
-    )
-    for true, found, rule, text in measured.wrong if "-v" in sys.argv else ():
+    for true, found, rule, text in measured.wrong if asked.explained else ():
         print(f"  {true} -> {found} ({rule}): {text[:160]!r}")
     for (true, found), count in Counter(one[:2] for one in measured.wrong).most_common():
         print(f"  {count:3} {true} taken for {found}")
     print("\n".join(confusion_matrix(measured.pairs)))
+    shares = Table(
+        (f"{measured.texts:,} texts", "share"),
+        (
+            ("right", Figure(measured.right, 3, least=RIGHT)),
+            ("unsafe", Figure(measured.unsafe, 3, most=UNSAFE)),
+            ("unclassified", Figure(measured.unclassified, 3, most=UNCLASSIFIED)),
+            ("texts/s", Figure(measured.texts / measured.seconds, 0)),
+        ),
+    )
+    rows: list[list[Cell]] = []
     for name, believed in (("rules and model", measured.believed), ("the model alone", measured.by_model)):
         bins = reliability(believed)
-        print(f"  {name:16}  answers   they say  are right  (95 of 100)")
-        for one in bins:
-            inside = "" if one.least <= one.confidence <= one.most else "  off"
-            print(
-                f"  {one.low:7.2f} to {one.high:.2f}  {one.answers:8}  {one.confidence:9.3f}  {one.right:9.3f}"
-                f"  ({one.least:.2f} to {one.most:.2f}){inside}"
-            )
-        print(f"  expected calibration error {calibration_error(bins):.3f}")
-    return int(not measured.good)
+        rows += [
+            [
+                f"{name}, {one.low:.2f} to {one.high:.2f}",
+                one.answers,
+                Figure(one.confidence, 3),
+                Figure(one.right, 3),
+                f"{one.least:.2f} to {one.most:.2f}" + ("" if one.least <= one.confidence <= one.most else ", off"),
+            ]
+            for one in bins
+        ]
+        rows.append([f"{name}, expected calibration error", "", "", Figure(calibration_error(bins), 3), ""])
+    sure = Table(("answers of a confidence", "number", "they say", "are right", "95 of 100"), rows)
+    return finish(asked, "accuracy", shares, sure)
 
 
 if __name__ == "__main__":
-    options.parser("accuracy", __doc__).parse_args()
     sys.exit(main())

@@ -25,9 +25,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks import drain3_peer
+from benchmarks import drain3_peer, options
 from benchmarks.drain3_peer import CORES, DRAIN3_PYTHON, ROOT
 from benchmarks.failure_texts import PLACES, lines
+from benchmarks.results import Cell, Figure, Table, finish
 
 BATCH = 5_000  # copies of a staging file: the default of drain.flush_messages
 #: Goals: times as fast as Drain3, also where every text is distinct; times as long for twice the texts.
@@ -36,38 +37,38 @@ RATIO, OF_DISTINCT, SCALING = 5.0, 2.0, 2.0
 
 def main() -> int:
     """Print rates, their ratio and the scaling; 1 when a target was missed."""
-    options = _options(PLACES)
+    asked = _options(PLACES)
 
     if not any(lines()):
         print("no data: set REDRIVE_DATA to a folder with failures/*.jsonl and loghub/*.csv")
         return 0
-    if not DRAIN3_PYTHON.exists() and not options.drain3_python:
+    if not DRAIN3_PYTHON.exists() and not asked.drain3_python:
         print(f"no {DRAIN3_PYTHON.relative_to(ROOT)}: `make bench` makes it")
         return 1
     with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder:
-        once = _stage(Path(folder) / "once", options.texts, seed=1, invented=options.invented)
-        peer = _child([options.drain3_python or str(DRAIN3_PYTHON), drain3_peer.__file__, str(once)])
+        once = _stage(Path(folder) / "once", asked.texts, seed=1, invented=asked.invented)
+        peer = _child([asked.drain3_python or str(DRAIN3_PYTHON), drain3_peer.__file__, str(once)])
         ours = _ours(once)
-        print(f"{'':24}{'texts':>12}{'seconds':>10}{'texts/s':>12}{'cases':>9}{'groups':>9}{'peak memory':>44}")
-        _print("Drain3, one process", peer)
-        _print(f"ours, local[{CORES}]", ours)
         ratio = ours["texts"] / ours["seconds"] / (peer["texts"] / peer["seconds"])
-        goal = RATIO if options.invented == PLACES[0] else OF_DISTINCT
-        good = ratio >= goal
-        scaling = None
-        if options.double:
-            twice = _stage(Path(folder) / "twice", 2 * options.texts, seed=2, invented=options.invented)
+        goal = RATIO if asked.invented == PLACES[0] else OF_DISTINCT
+        ratios: list[list[Cell]] = [["times as fast as Drain3", Figure(ratio, least=goal)]]
+        rows = [_row("Drain3, one process", peer), _row(f"ours, local[{CORES}]", ours)]
+        if asked.double:
+            twice = _stage(Path(folder) / "twice", 2 * asked.texts, seed=2, invented=asked.invented)
             double = _ours(twice)
-            _print("ours, twice the texts", double)
+            rows.append(_row("ours, twice the texts", double))
             scaling = double["seconds"] / ours["seconds"]
-            good &= scaling <= SCALING
-    print(f"ratio {ratio:.2f} (goal {goal:.0f})", end="")
-    print(f"  twice the texts take {scaling:.2f} times as long (goal {SCALING})" if scaling else "")
-    return int(not good)
+            ratios.append(["times as long for twice the texts", Figure(scaling, most=SCALING)])
+    variant = "" if asked.invented == PLACES[0] else f"invented-{asked.invented.replace(' ', '-')}"
+    columns = ("", "texts", "seconds", "texts/s", "cases", "groups", "peak MiB", "JVM", "workers")
+    return finish(
+        asked, "classification", Table(("ratio", ""), ratios), Table(columns, rows), variant=variant,
+        details={"drain3": peer, "ours": ours},
+    )  # fmt: skip
 
 
 def _options(places: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = options.parser("classification", (__doc__ or "").splitlines()[0])
     parser.add_argument("--texts", type=int, default=2_000_000)
     parser.add_argument("--no-double", dest="double", action="store_false", help="leave out twice the texts")
     parser.add_argument(
@@ -77,13 +78,18 @@ def _options(places: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _print(name: str, found: dict[str, Any]) -> None:
-    memory = f"{found['driver_mib']:,.0f} MiB"
-    if "java_mib" in found:
-        memory += f" + JVM {found['java_mib']:,.0f} + workers {found['python_mib']:,.0f}"
-    rate, cases = found["texts"] / found["seconds"], f"{found['cases']:,}" if "cases" in found else ""
-    figures = f"{found['texts']:12,}{found['seconds']:10.1f}{rate:12,.0f}{cases:>9}{found['groups']:9,}"
-    print(f"{name:24}{figures}{memory:>44}", flush=True)
+def _row(name: str, found: dict[str, Any]) -> list[Cell]:
+    """What one of them took; only ours has cases, a JVM and workers."""
+    return [
+        name,
+        found["texts"],
+        Figure(found["seconds"], 1),
+        Figure(found["texts"] / found["seconds"], 0),
+        found.get("cases", ""),
+        found["groups"],
+        Figure(found["driver_mib"], 0),
+        *(Figure(found[name], 0) if name in found else "" for name in ("java_mib", "python_mib")),
+    ]
 
 
 def _child(command: list[str]) -> dict[str, Any]:

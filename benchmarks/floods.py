@@ -6,34 +6,47 @@ values are that look like words. Half of the texts are log lines, which only cou
 (:mod:`redrive.classification.rare_words`). A cause is unsafe if a person's becomes one that is sent again by itself.
 """
 
-import argparse
 import random
 import sys
 from collections.abc import Sequence
 
+from benchmarks import options
 from benchmarks.accuracy import is_unsafe
 from benchmarks.failure_texts import PLACES, lines, texts
+from benchmarks.results import Cell, Figure, Table, finish
 from redrive.classification import explain
 from redrive.classification.bulk_masking import Masked
 from redrive.classification.cases import Case
 from redrive.classification.rare_words import RareWords
 
 JUDGED = 3_000
+#: So many may have another cause, by values in one place.
+DIFFER = 0.01
 
 
 def main() -> int:
     """Print what differs; 1 where more than one of a hundred causes does by values in one place."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = options.parser("floods", __doc__)
     parser.add_argument("--texts", type=int, default=20_000)
-    count = parser.parse_args().texts
+    asked = parser.parse_args()
     if not all(lines()):
         print("no data: set REDRIVE_DATA to a folder with failures/*.jsonl and loghub/*.csv")
         return 0
-    shares = [_compared(list(texts(count, 5, place)), place) for place in PLACES[1:]]
-    return int(shares[0] > 0.01)
+    rows = [_compared(list(texts(asked.texts, 5, place)), place) for place in PLACES[1:]]
+    columns = (
+        "a word invented",
+        "cases",
+        "shared",
+        "failures",
+        "of another cause",
+        "unsafe",
+        "groups",
+        "groups, shared",
+    )
+    return finish(asked, "floods", Table(columns, rows))
 
 
-def _compared(said: Sequence[str], place: str) -> float:
+def _compared(said: Sequence[str], place: str) -> list[Cell]:
     masks, words = Masked(), RareWords(1_000)
     apart = masks.all(said)
     together = [words.shown(masked) for masked in masks.all(words.blanked(said, 0))]
@@ -44,11 +57,17 @@ def _compared(said: Sequence[str], place: str) -> float:
     differ = sum(one.cause != other.cause for one, other in found) / len(found)
     unsafe = sum(is_unsafe(one.cause, other.cause) for one, other in found) / len(found)
     groups, of_shared = (len({one.fingerprint for one in some}) for some in zip(*found, strict=True))
-    print(
-        f"a word invented {place}: {len(set(apart)):,} cases become {len(set(together)):,}; of {len(found):,} failures"
-        f" {differ:.4f} have another cause, {unsafe:.4f} an unsafe one; groups {groups:,} -> {of_shared:,}"
-    )
-    return differ
+    most = DIFFER if place == PLACES[1] else None
+    return [
+        place,
+        len(set(apart)),
+        len(set(together)),
+        len(found),
+        Figure(differ, 4, most=most),
+        Figure(unsafe, 4),
+        groups,
+        of_shared,
+    ]
 
 
 if __name__ == "__main__":

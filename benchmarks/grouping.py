@@ -11,13 +11,13 @@ import csv
 import json
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import drain3_peer, options
+from benchmarks.results import Cell, Figure, Table, finish
 from redrive.classification.explain import explain
 
 
@@ -122,7 +122,6 @@ class Measured(NamedTuple):
     texts: list[str]
     found: list[str]  # per line: our group
     true: list[str]  # per line: the true one
-    seconds: float
 
 
 def measure() -> list[Measured]:
@@ -145,12 +144,10 @@ def measure_ours() -> list[Measured]:
 
 
 def _measured(system: str, rows: Sequence[tuple[str, str]]) -> Measured:
-    started = time.perf_counter()
     answers = list(explain({"text": text} for text, _ in rows))
-    seconds = time.perf_counter() - started
     found = [f"{answer['cause']}: {answer['template']}" for answer in answers]
     true = [label for _, label in rows]
-    return Measured(system, *accuracy(found, true), [text for text, _ in rows], found, true, seconds)
+    return Measured(system, *accuracy(found, true), [text for text, _ in rows], found, true)
 
 
 def means(measured: Sequence[Measured]) -> tuple[float, float]:
@@ -167,54 +164,60 @@ def _folder() -> Path:
     return Path(os.environ.get("REDRIVE_DATA", "../shared/data")) / "loghub"
 
 
-def main(*, explained: bool = False) -> int:
-    """Print a line per system and the means, with ``-v`` what was split and merged; 1 where a goal is missed."""
-    of_failures = failures()
-    for kind, one in of_failures.items():
-        print(
-            f"{kind:12} GA {one.ga:.3f}  FGA {one.fga:.3f}  merge {one.merge:.3f}  split {one.split:.3f}  "
-            f"groups {one.groups:4}  families {one.families:4}  texts {one.messages}"
-        )
-    if of_failures:
-        print(
-            f"goals        GA {GOALS.ga:.3f}  FGA {GOALS.fga:.3f}  merge {GOALS.merge:.3f}  split {GOALS.split:.3f}\n"
-        )
-    for name, files in ours().items():
-        one = _of(files)["all"]
-        print(f"{name:12} GA {one.ga:.3f}  FGA {one.fga:.3f}  merge {one.merge:.3f}  split {one.split:.3f}")
-    measured = measure_ours()
-    for one in measured:
-        print(f"{one.system:12} GA {one.ga:.3f}  FGA {one.fga:.3f}")
-        if explained:
+def main() -> int:
+    """Print how failures and log lines are grouped, with ``-v`` what was split and merged; 1 where a goal is missed."""
+    parser = options.parser("grouping", __doc__)
+    parser.add_argument("-v", dest="explained", action="store_true", help="which log lines were split and merged")
+    asked = parser.parse_args()
+    tables = []
+    if of_failures := failures():
+        rows = [_row(kind, one, GOALS if kind == "all" else None) for kind, one in of_failures.items()]
+        tables.append(_families(rows, "Failures at hand, by kind"))
+    rows = [_row(name, _of(files)["all"]) for name, files in ours().items()]
+    tables.append(_families(rows, "Families of our own"))
+    for title, measured, goals in (
+        ("Log lines of systems that were run for it", measure_ours(), (None, None)),
+        ("Log lines of Loghub", measure(), (GA, FGA)),
+    ):
+        if not measured:
+            print(f"no data in {_folder()}: set REDRIVE_DATA to a folder with loghub/*.csv (event_id,text)")
+            continue
+        tables.append(_log_lines(measured, title, goals))
+        for one in measured if asked.explained else ():
+            print(one.system)
             _explain(one)
-    ga, fga = means(measured)
-    print(f"{'mean':12} GA {ga:.3f}  FGA {fga:.3f}, log lines of systems that no rule was written for")
-    _print_drain3(measured)
-    print()
-    measured = measure()
-    if not measured:
-        print(f"no data in {_folder()}: set REDRIVE_DATA to a folder with loghub/*.csv (event_id,text)")
-        return 0
-    for one in measured:
-        print(
-            f"{one.system:12} GA {one.ga:.3f}  FGA {one.fga:.3f}  groups {len(set(one.found)):4}  "
-            f"true {len(set(one.true)):4}  {len(one.true) / one.seconds:7.0f} texts/s"
-        )
-        if explained:
-            _explain(one)
-    ga, fga = means(measured)
-    print(f"{'mean':12} GA {ga:.3f} (goal {GA:.3f})  FGA {fga:.3f} (goal {FGA:.3f})")
-    _print_drain3(measured)
-    return int(ga < GA or fga < FGA or not all(one.good for kind, one in of_failures.items() if kind == "all"))
+    return finish(asked, "grouping", *tables)
 
 
-def _print_drain3(measured: Sequence[Measured]) -> None:
+def _row(name: str, one: Families, goals: Families | None = None) -> list[Cell]:
+    return [
+        name,
+        one.messages,
+        one.families,
+        one.groups,
+        Figure(one.ga, 3, least=goals and goals.ga),
+        Figure(one.fga, 3, least=goals and goals.fga),
+        Figure(one.merge, 3, most=goals and goals.merge),
+        Figure(one.split, 3, most=goals and goals.split),
+    ]
+
+
+def _families(rows: list[list[Cell]], title: str) -> Table:
+    return Table(("", "texts", "families", "groups", "GA", "FGA", "merge", "split"), rows, title)
+
+
+def _log_lines(measured: Sequence[Measured], title: str, goals: tuple[float | None, float | None]) -> Table:
+    """How the lines of each system were grouped, their means, and those of Drain3 where it is installed."""
+    rows: list[list[Cell]] = [[one.system, Figure(one.ga, 3), Figure(one.fga, 3)] for one in measured]
+    means_of_ours = zip(means(measured), goals, strict=True)
+    rows.append(["mean", *(Figure(mean, 3, least=goal) for mean, goal in means_of_ours)])
     found = drain3_peer.clusters(one.texts for one in measured)
     if found is None:
         print("no Drain3 to stand beside it: `make bench` installs it")
-        return
-    ga, fga = _means([accuracy(clusters, one.true) for clusters, one in zip(found, measured, strict=True)])
-    print(f"{'Drain3':12} GA {ga:.3f}  FGA {fga:.3f}, the mean of the same lines")
+    else:
+        each = [accuracy(clusters, one.true) for clusters, one in zip(found, measured, strict=True)]
+        rows.append(["Drain3, mean of the same lines", *(Figure(mean, 3) for mean in _means(each))])
+    return Table(("system", "GA", "FGA"), rows, title)
 
 
 def _explain(one: Measured) -> None:
@@ -232,6 +235,4 @@ def _explain(one: Measured) -> None:
 
 
 if __name__ == "__main__":
-    parser = options.parser("grouping", __doc__)
-    parser.add_argument("-v", dest="explained", action="store_true", help="which log lines were split and merged")
-    sys.exit(main(explained=parser.parse_args().explained))
+    sys.exit(main())

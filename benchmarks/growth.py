@@ -18,13 +18,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import finished_messages, options, workload
 from benchmarks.databases import database
 from benchmarks.processes import computed, in_a_process, peak_memory
+from benchmarks.results import Cell, Figure, Table, finish
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger import schema
 from redrive.ledger.account import inspecting
@@ -50,7 +47,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--messages", type=int, default=500_000)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--folder", help="where the ledgers are made, and removed again")
-    parser.add_argument("--json", help="a file for the figures")
     for hidden in ("--child", "--whole", "--url"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
@@ -62,24 +58,32 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.child:
         print(json.dumps(_child(Path(asked.child), asked.messages, asked.database)))
         return 0
-    found = [_measured(asked, messages) for messages in (TWO_WEEKS, asked.messages)]
-    if asked.json:
-        Path(asked.json).write_text(json.dumps(found, indent=1))
-    before, after = found
-    table = Table("what", "two weeks, s", f"{asked.messages:,} messages, s", "ratio", box=box.SIMPLE_HEAD)
-    worst = 0.0
-    for name, seconds in after["seconds"].items():
-        least = max(before["seconds"][name], NOISE)
-        ratio = max(seconds, NOISE) / least
-        worst = max(worst, ratio)
-        table.add_row(name, f"{before['seconds'][name]:.3f}", f"{seconds:.3f}", f"{ratio:.2f}")
-    Console().print(table)
-    whole = Table("what", "messages", "seconds", "peak MiB", box=box.SIMPLE_HEAD)
-    for one in found:
-        for name, (seconds, peak) in one["whole"].items():
-            whole.add_row(name, f"{one['messages']:,}", f"{seconds:.1f}", f"{peak:.0f}")
-    Console().print(whole)
-    return int(worst > GOAL)
+    found = before, after = [_measured(asked, messages) for messages in (TWO_WEEKS, asked.messages)]
+    ratios: list[list[Cell]] = [
+        [
+            name,
+            Figure(_ratio(before["seconds"][name], seconds), most=GOAL),
+            Figure(before["seconds"][name], 3),
+            Figure(seconds, 3),
+        ]
+        for name, seconds in after["seconds"].items()
+    ]
+    whole: list[list[Cell]] = [
+        [f"{name}, {one['messages']:,}", Figure(seconds, 1), Figure(peak, 0)]
+        for one in found
+        for name, (seconds, peak) in one["whole"].items()
+    ]
+    return finish(
+        asked,
+        "growth",
+        Table(("what", "ratio", "seconds, two weeks", f"{asked.messages:,} messages"), ratios),
+        Table(("what looks at everything, messages", "seconds", "peak MiB"), whole),
+        variant=asked.database.removeprefix("sqlite"),
+    )
+
+
+def _ratio(before: float, after: float) -> float:
+    return max(after, NOISE) / max(before, NOISE)
 
 
 def _measured(asked: argparse.Namespace, messages: int) -> dict[str, Any]:

@@ -17,12 +17,10 @@ from pathlib import Path
 
 import boto3
 import yaml
-from rich import box
-from rich.console import Console
-from rich.table import Table
 from tests.servers import Ministack
 
 from benchmarks import finished_messages, options
+from benchmarks.results import Figure, Table, finish
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.stages.context import utc_now
@@ -34,6 +32,7 @@ GOAL = 2.0
 
 def main() -> int:
     """Print what runs took; 1 when the median is above the goal."""
+    asked = options.parser("idle", __doc__).parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder, Ministack() as server:
         home = Path(folder)
         client = boto3.client(
@@ -56,11 +55,11 @@ def main() -> int:
             "AIRFLOW_CONN_BENCH": json.dumps(server.connection()),
         }
         took = [_run(environment) for _ in range(1 + RUNS)][1:]
-    table = Table("", "median", "least", "most", "goal", box=box.SIMPLE_HEAD)
-    for name, values, goal in zip(("seconds", "computing"), zip(*took, strict=True), (f"{GOAL:.1f}", ""), strict=True):
-        table.add_row(name, f"{statistics.median(values):.2f}", f"{min(values):.2f}", f"{max(values):.2f}", goal)
-    Console().print(table)
-    return int(statistics.median(seconds for seconds, _ in took) > GOAL)
+    rows = [
+        (name, Figure(statistics.median(values), most=goal), Figure(min(values)), Figure(max(values)))
+        for name, values, goal in zip(("seconds", "computing"), zip(*took, strict=True), (GOAL, None), strict=True)
+    ]
+    return finish(asked, "idle", Table(("", "median", "least", "most"), rows))
 
 
 def _configuration(home: Path) -> dict[str, object]:
@@ -96,5 +95,4 @@ def _run(environment: dict[str, str]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    options.parser("idle", __doc__).parse_args()
     sys.exit(main())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import options
+from benchmarks.results import Table, finish
 from redrive.classification.explain import explain
 
 SETS = Path(__file__).parent / "look_alikes"
@@ -42,22 +43,24 @@ def measure() -> Iterator[Measured]:
         yield Measured(file.stem, len(apart), merged, len(one), split)
 
 
-def main(*, explained: bool = False) -> int:
+def main() -> int:
     """Print a line per file, with ``-v`` the sets that are wrong."""
-    for file in measure():
-        print(
-            f"{file.name:18} other failures: {len(file.merged):3} of {file.apart} sets merged"
-            f"   one failure: {len(file.split):3} of {file.one} sets split"
-        )
-        for kind, wrong in (("merged", file.merged), ("split", file.split)) if explained else ():
+    parser = options.parser("lookalikes", __doc__)
+    parser.add_argument("-v", dest="explained", action="store_true", help="which sets are wrong, and their texts")
+    asked = parser.parse_args()
+    found = list(measure())
+    for file in found if asked.explained else ():
+        for kind, wrong in (("merged", file.merged), ("split", file.split)):
             for each in wrong:
-                print(f"   {kind} {each['id']} {each['what']}")
+                print(f"   {file.name}: {kind} {each['id']} {each['what']}")
                 for text in each["texts"]:
                     print(f"      {text[:160]!r}")
-    return 0
+    table = Table(
+        ("sets", "other failures", "of these merged", "one failure", "of these split"),
+        [(file.name, file.apart, len(file.merged), file.one, len(file.split)) for file in found],
+    )
+    return finish(asked, "lookalikes", table)
 
 
 if __name__ == "__main__":
-    parser = options.parser("lookalikes", __doc__)
-    parser.add_argument("-v", dest="explained", action="store_true", help="which sets are wrong, and their texts")
-    sys.exit(main(explained=parser.parse_args().explained))
+    sys.exit(main())

@@ -15,13 +15,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import options, workload
 from benchmarks.databases import database
 from benchmarks.processes import in_a_process, peak_memory
+from benchmarks.results import Cell, Figure, Table, finish
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
@@ -57,7 +54,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser = options.parser("memory", __doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
-    parser.add_argument("--json", help="a file for the figures")
     for hidden in ("--child", "--url", "--stage", "--run"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
@@ -65,13 +61,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(_child(Path(asked.child), asked.url, asked.stage, asked.messages, asked.run)))
         return 0
     few, many = (_measured(asked.database, messages) for messages in (FEW, asked.messages))
-    if asked.json:
-        Path(asked.json).write_text(json.dumps({"few": few, "many": many}, indent=1))
-    table = Table("stage", f"{FEW:,}, MiB", f"{asked.messages:,}, MiB", "ratio", box=box.SIMPLE_HEAD)
-    for name, peak in many.items():
-        table.add_row(name, f"{few[name]:.0f}", f"{peak:.0f}", f"{peak / few[name]:.2f}")
-    Console().print(table)
-    return int(any(peak > GOAL * few[name] for name, peak in many.items()))
+    rows: list[list[Cell]] = [
+        [name, Figure(peak / few[name], most=GOAL), Figure(few[name], 0), Figure(peak, 0)]
+        for name, peak in many.items()
+    ]
+    table = Table(("stage", "ratio", f"MiB, {FEW:,} messages", f"{asked.messages:,} messages"), rows)
+    return finish(asked, "memory", table, variant=asked.database.removeprefix("sqlite"))
 
 
 def _measured(kind: str, messages: int) -> dict[str, float]:

@@ -5,18 +5,14 @@ imports of ours; of that to read the configuration; the same with one route brok
 what the DAG processor does after a parse, which is to serialize every DAG. The goal is 10 seconds for 2,000 routes.
 """
 
-import json
 import os
 import sys
 import tempfile
 from pathlib import Path
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import options
 from benchmarks.processes import in_a_process
+from benchmarks.results import Figure, Table, finish
 
 ROOT = Path(__file__).parents[1]
 #: Seconds for 2,000 routes; the goal grows with the routes, but never below what importing takes.
@@ -63,29 +59,22 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure and print a table; 1 when a parse takes longer than its goal."""
     parser = options.parser("parsing", __doc__)
     parser.add_argument("--routes", type=int, default=GOAL_ROUTES)
-    parser.add_argument("--json", help="a file for the figures")
     asked = parser.parse_args(arguments)
     whole = _measured(asked.routes)
     broken = _measured(asked.routes, broken=True)
     task = _measured(asked.routes, only=f"redrive_route_{asked.routes // 2}")
     if (whole["dags"], broken["dags"], task["dags"]) != (asked.routes, asked.routes, 1):
         raise SystemExit(f"DAGs are missing: {whole['dags']}, {broken['dags']}, {task['dags']}")
-    figures = {
-        "parse": whole["parse"],
-        "of that, the configuration": whole["configuration"],
-        "parse with one route broken": broken["parse"],
-        "parse for a task of one route": task["parse"],
-        "serialize, after a parse": whole["serialize"],
-        "import Airflow, before the first": whole["importing Airflow"],
-    }
-    if asked.json:
-        Path(asked.json).write_text(json.dumps({"routes": asked.routes, "seconds": figures}, indent=1))
-    table = Table("what", f"{asked.routes:,} routes, s", box=box.SIMPLE_HEAD)
-    for name, seconds in figures.items():
-        table.add_row(name, f"{seconds:.2f}")
-    Console().print(table)
     goal = GOAL * max(1.0, asked.routes / GOAL_ROUTES)
-    return int(max(figures["parse"], figures["parse with one route broken"]) > goal)
+    rows = (
+        ("parse", Figure(whole["parse"], most=goal)),
+        ("of that, the configuration", Figure(whole["configuration"])),
+        ("parse with one route broken", Figure(broken["parse"], most=goal)),
+        ("parse for a task of one route", Figure(task["parse"])),
+        ("serialize, after a parse", Figure(whole["serialize"])),
+        ("import Airflow, before the first", Figure(whole["importing Airflow"])),
+    )
+    return finish(asked, "parsing", Table(("what", f"{asked.routes:,} routes, s"), rows))
 
 
 def _measured(routes: int, *, broken: bool = False, only: str = "") -> dict[str, float]:

@@ -15,11 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import options
+from benchmarks.results import Figure, Table, finish
 from benchmarks.workload import classify as classify_directly
 from redrive.brokers.memory import ManualClock, MemoryBroker, MemoryWorld
 from redrive.ledger import schema
@@ -39,6 +36,7 @@ MAX_DELIVERIES = 3
 #: What the route allows at the destination: two thirds of what the consumer does within one lease.
 BOUND = 400
 STEP = 0.5
+OURS = "Redrive"
 
 
 @dataclass(slots=True)
@@ -104,7 +102,7 @@ class Consumer:
 
 def simulate(messages: int = MESSAGES) -> list[Outcome]:
     """Both ways, each with the same messages and the same consumer."""
-    return [_one("all at once", messages, _blindly), _one("Redrive", messages, _with_redrive)]
+    return [_one("all at once", messages, _blindly), _one(OURS, messages, _with_redrive)]
 
 
 def _one(way: str, messages: int, send: Callable[[MemoryWorld, ManualClock, Consumer, int], None]) -> Outcome:
@@ -170,26 +168,31 @@ routes:
 
 def main() -> int:
     """Print a table; 1 when Redrive went beyond its bound or let a lease run out, or when all at once did not."""
-    table = Table(
-        "", "messages", "deepest", "leases run out", "worked on", "done twice", "dead again", "minutes",
-        box=box.SIMPLE_HEAD,
-    )  # fmt: skip
+    asked = options.parser("redelivery", __doc__).parse_args()
     found = simulate()
-    for one in found:
-        table.add_row(
-            one.way,
-            *(f"{n:,}" for n in (one.messages, one.deepest, one.expired, one.worked, one.twice, one.dead)),
-            f"{one.minutes:.1f}",
-        )
-    Console(width=100).print(table)
+    table = Table(
+        ("", "messages", "deepest", "leases run out", "worked on", "done twice", "dead again", "minutes"),
+        [
+            (
+                one.way,
+                one.messages,
+                Figure(one.deepest, 0, most=BOUND if one.way == OURS else None),
+                Figure(one.expired, 0, most=0 if one.way == OURS else None, least=None if one.way == OURS else 1),
+                one.worked,
+                one.twice,
+                Figure(one.dead, 0, most=0 if one.way == OURS else None),
+                Figure(one.minutes, 1),
+            )
+            for one in found
+        ],
+    )
+    missed = finish(asked, "redelivery", table)
     print(
         f"the consumer does {PER_SECOND} per second, holds up to {PREFETCH:,}, leased for {LEASE.seconds} s;"
         f" Redrive may fill the destination up to {BOUND}"
     )
-    blind, ours = found
-    return int(not (ours.deepest <= BOUND and ours.expired == 0 and ours.dead == 0 and blind.expired > 0))
+    return missed
 
 
 if __name__ == "__main__":
-    options.parser("redelivery", __doc__).parse_args()
     sys.exit(main())

@@ -3,11 +3,10 @@
 ``python -m benchmarks.shards [--messages 100000] [--confirm 0.1] [--database sqlite|postgresql]``: each shard is a
 process, as Airflow's mapped tasks are, with a broker in memory that confirms a window of 1,000 only after so many
 seconds, as one does that is far away or stores to several disks. What the ledger makes shards wait for each other is
-what is missing from so many times the rate of one. JSON with ``--json``.
+what is missing from so many times the rate of one.
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -19,12 +18,9 @@ from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import options, workload
 from benchmarks.databases import database
+from benchmarks.results import Figure, Table, finish
 from redrive.brokers.base import Publication
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger import schema
@@ -66,16 +62,11 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--confirm", type=float, default=0.1, help="seconds until a window is confirmed")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
-    parser.add_argument("--json", help="a file for the figures")
     asked = parser.parse_args()
     rates = {shards: asked.messages / _measured(asked, shards) for shards in SHARDS}
-    table = Table("shards", "messages/s", "times one shard", box=box.SIMPLE_HEAD)
-    for shards, rate in rates.items():
-        table.add_row(str(shards), f"{rate:,.0f}", f"{rate / rates[1]:.2f}")
-    Console().print(table)
-    if asked.json:
-        Path(asked.json).write_text(json.dumps({**vars(asked), "rates": rates}, indent=1))
-    return 0
+    rows = [(str(shards), Figure(rate / rates[1]), Figure(rate, 0)) for shards, rate in rates.items()]
+    table = Table(("shards", "times one shard", "messages/s"), rows)
+    return finish(asked, "shards", table, variant=asked.database.removeprefix("sqlite"))
 
 
 def _measured(asked: argparse.Namespace, shards: int) -> float:

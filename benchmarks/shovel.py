@@ -24,8 +24,9 @@ from typing import Any
 import pika
 from tests.servers import RabbitMQ, ServerMissing
 
-from benchmarks import small_batches
+from benchmarks import options, small_batches
 from benchmarks.databases import database
+from benchmarks.results import Cell, Figure, Table, finish
 from redrive.dev import local_spark
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
@@ -36,6 +37,8 @@ from redrive.stages.context import utc_now
 
 #: Stage: ratio to the shovel that is aimed at.
 GOALS = {"drain": 2.2, "deliver": 1.2, "loop": 0.6}
+#: Of so many messages the loop is to reach more, as Spark's start costs less.
+MANY, LOOP_OF_MANY = 1_000_000, 0.65
 ERROR = "ConnectionResetError: [Errno 104] Connection reset by peer (order {})"
 PREFETCH = 1_000
 #: Seconds that a filled queue rests: its process tidies its memory when it has nothing to do.
@@ -52,38 +55,38 @@ class _Node(RabbitMQ):
 
 def main() -> int:
     """Print rates and ratios; 1 when a goal was missed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = options.parser("shovel", (__doc__ or "").splitlines()[0])
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=1, help="shovel and loop take turns so many times")
     parser.add_argument("--rest", type=float, default=REST, help="seconds between filling a queue and moving from it")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--spark", choices=("local", "connect"), default="local")
-    parser.add_argument("--json", type=Path, help="a file to write what was measured to")
-    options = parser.parse_args()
+    asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder:
         try:
             with (
-                _spark(Path(folder), options.spark),
+                _spark(Path(folder), asked.spark),
                 _Node() as node,
-                database(Path(folder), options.database) as (ledger_url, _),
+                database(Path(folder), asked.database) as (ledger_url, _),
             ):
-                found = _measure(node, Path(folder), options, ledger_url)
+                found = _measure(node, Path(folder), asked, ledger_url)
         except ServerMissing as missing:
             print(missing)
             return 0
+    goals = GOALS | ({"loop": LOOP_OF_MANY} if asked.messages >= MANY else {})
     shovel = found["rates"]["shovel"]
-    print(
-        f"{options.rounds} x {options.messages:,} messages, ledger on {found['ledger']}, Spark {options.spark},"
-        f" RabbitMQ {found['rabbitmq']}"
+    rows: list[list[Cell]] = [
+        [name, "" if name == "shovel" else Figure(rate / shovel, least=goals.get(name)), Figure(rate, 0)]
+        for name, rate in found["rates"].items()
+    ]
+    title = (
+        f"{asked.messages:,} messages, ledger on {found['ledger']}, Spark {asked.spark}, RabbitMQ {found['rabbitmq']}"
     )
-    missed = False
-    for name, rate in found["rates"].items():
-        goal = GOALS.get(name)
-        missed |= goal is not None and rate / shovel < goal
-        print(f"{name:10}{rate:12,.0f}/s{rate / shovel:8.2f} x" + (f"  (goal {goal:.2f})" if goal else ""))
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return int(missed)
+    variant = "-".join(
+        [str(asked.messages)] * (asked.messages >= MANY) + [asked.database] * (asked.database != "sqlite")
+    )
+    table = Table(("stage", "to the shovel", "messages/s"), rows, title)
+    return finish(asked, "shovel", table, variant=variant, details=found)
 
 
 @contextmanager
@@ -115,7 +118,6 @@ def _measure(node: RabbitMQ, folder: Path, options: argparse.Namespace, ledger_u
         "spark": settings.spark.runner,
         "ledger": settings.database.partition(":")[0].partition("+")[0],
         "rabbitmq": node.ask("GET", "overview")["rabbitmq_version"],
-        "load_average": os.getloadavg()[0],
         "seconds": {name: round(taken, 2) for name, taken in seconds.items()},
         "rates": {name: round(count * rounds / seconds[name], 1) for name in shown},
     }

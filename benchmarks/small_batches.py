@@ -17,12 +17,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks import options
 from benchmarks.processes import in_a_process
+from benchmarks.results import Cell, Figure, Table, finish
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.dev import local_spark
 from redrive.ledger import schema
@@ -47,23 +44,26 @@ ERRORS = (
 
 def main() -> int:
     """Measure both and print a table; 1 when the target was missed."""
-    table = Table("runner", "process", "messages", "seconds", "slowest", "target", box=box.SIMPLE_HEAD)
+    parser = options.parser("small_batches", __doc__)
+    parser.add_argument("home", type=Path, nargs="?", help=argparse.SUPPRESS)  # of the process that is measured
+    asked = parser.parse_args()
+    if asked.home is not None:
+        _two_cycles(asked.home)
+        return 0
     with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder:
         home = Path(folder)
         found = {"local": measure(home, {}, 1)}
         with local_spark.running(home) as server:
             measure(home, server.environment, WARMING)
             found["connect"] = measure(home, server.environment, CYCLES)
-    missed = False
+    rows: list[list[Cell]] = []
     for runner, seconds in found.items():
         for process in ("new", "running"):
             values = [one[process] for one in seconds]
-            median, aimed = statistics.median(values), (runner, process) == ("connect", "running")
-            missed |= aimed and median > TARGET_SECONDS
-            target = f"{TARGET_SECONDS:.1f}" if aimed else ""
-            table.add_row(runner, process, f"{MESSAGES:,}", f"{median:.2f}", f"{max(values):.2f}", target)
-    Console().print(table)
-    return int(missed)
+            aimed = (runner, process) == ("connect", "running")
+            median = Figure(statistics.median(values), most=TARGET_SECONDS if aimed else None)
+            rows.append([f"{runner}, {process}", median, Figure(max(values))])
+    return finish(asked, "small_batches", Table(("Spark, process", "seconds, median", "slowest"), rows))
 
 
 def measure(home: Path, environment: Mapping[str, str], processes: int) -> list[dict[str, float]]:
@@ -143,10 +143,4 @@ def _cycle(settings: Settings, broker: MemoryBroker) -> None:
 
 
 if __name__ == "__main__":
-    parser = options.parser("small_batches", __doc__)
-    parser.add_argument("home", type=Path, nargs="?", help=argparse.SUPPRESS)  # of the process that is measured
-    home_of_two = parser.parse_args().home
-    if home_of_two is not None:
-        _two_cycles(home_of_two)
-    else:
-        sys.exit(main())
+    sys.exit(main())

@@ -7,7 +7,6 @@ per second of wall time; ``cpu`` is the share of it that this process computed (
 use of the core). The targets are for an idle machine; and memory is flat from 10,000 to 500,000 messages.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -19,13 +18,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks import workload
+from benchmarks import options, workload
 from benchmarks.databases import database
 from benchmarks.processes import in_a_process
+from benchmarks.results import Cell, Figure, Table, finish
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger, sql
@@ -41,29 +37,26 @@ FLAT = 1.5
 
 def main() -> int:
     """Measure everything and print a table; 1 when a target was missed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = options.parser("throughput", __doc__)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
-    name = parser.parse_args().database
-    table = Table("stage", "messages", "per second", "target", "cpu", "peak MiB", box=box.SIMPLE_HEAD)
-    missed = False
+    asked = parser.parse_args()
+    rows: list[list[Cell]] = []
     for stage, target in TARGETS.items():
         least = 0.0
         for size in SIZES:
-            found = in_a_process("-m", "benchmarks.throughput", stage, str(size), name)
+            found = in_a_process("-m", "benchmarks.throughput", stage, str(size), asked.database)
             least = least or found["peak_mib"]
-            missed |= found["peak_mib"] > FLAT * least
-            rate = size / found["seconds"]
-            missed |= size == SIZES[-1] and target is not None and rate < target
-            table.add_row(
-                stage,
-                f"{size:,}",
-                f"{rate:,.0f}",
-                "" if target is None else f"{target:,}",
-                f"{found['cpu'] / found['seconds']:.0%}",
-                f"{found['peak_mib']:,.0f}",
-            )
-    Console().print(table)
-    return int(missed)
+            is_last = size == SIZES[-1]
+            goal = target if is_last and asked.database == "sqlite" else None
+            rows.append([
+                f"{stage}, {size:,}",
+                Figure(size / found["seconds"], 0, least=goal),
+                Figure(100 * found["cpu"] / found["seconds"], 0),
+                Figure(found["peak_mib"], 0),
+                Figure(found["peak_mib"] / least, most=FLAT if is_last else None),
+            ])  # fmt: skip
+    table = Table(("stage, messages", "messages/s", "of that our computing, %", "peak MiB", "to the first"), rows)
+    return finish(asked, "throughput", table, variant=asked.database.removeprefix("sqlite"))
 
 
 # --- in the measured process --------------------------------------------------------------------------------
