@@ -13,6 +13,8 @@ from benchmarks import options
 from benchmarks.results import ADDITIONS, FOLDER, ROOT, Figure, Result, Table, shown
 
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
+#: Of more figures with one goal the worst leads the page.
+MANY: Final = 4
 
 
 class Section(NamedTuple):
@@ -161,16 +163,29 @@ def document(results: Sequence[Result]) -> str:
 
 
 def _goals(results: Iterable[Result]) -> Table:
-    """Every figure that has a goal."""
+    """Every figure that has a goal; of many with the same goal in one column the worst, and how many miss it."""
     rows = []
     for one in results:
         heading = next(section.heading for section in SECTIONS if section.benchmark == one.benchmark)
         for table in one.tables:
-            for name, column, figure in table.figures():
-                if figure.goal:
-                    what = ", ".join(filter(None, (table.title, name, column)))
-                    rows.append((f"[{heading}](#{_anchor(heading)}): {what}", figure, figure.goal, one.commit))
+            for (column, goal), figures in _by_goal(table).items():
+                name, worst = max(figures, key=lambda each: each[1].value * (-1 if each[1].least is not None else 1))
+                told = [(name, worst)] if len(figures) > MANY else figures
+                for name, figure in told:
+                    what = ", ".join(filter(None, (one.variant, table.title, name, column)))
+                    missed = sum(each.missed for _, each in figures)
+                    of = f"; the worst of {len(figures)}, {missed} miss it" if len(figures) > MANY else ""
+                    rows.append((f"[{heading}](#{_anchor(heading)}): {what}{of}", figure, goal, one.commit))
     return Table(("what", "measured", "goal", "commit"), rows)
+
+
+def _by_goal(table: Table) -> dict[tuple[str, str], list[tuple[str, Figure]]]:
+    """The figures with a goal and the names of their rows, by column and goal."""
+    found: dict[tuple[str, str], list[tuple[str, Figure]]] = {}
+    for name, column, figure in table.figures():
+        if figure.goal:
+            found.setdefault((column, figure.goal), []).append((name, figure))
+    return found
 
 
 def _anchor(heading: str) -> str:

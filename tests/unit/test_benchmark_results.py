@@ -66,9 +66,16 @@ def test_a_goal_that_is_missed_is_told(
 def test_the_page_leads_with_goals_and_says_where_and_when() -> None:
     written = page.document([RESULT])
     goals, _, rest = written.partition("## The loop beside a shovel")
-    assert "[The loop beside a shovel](#the-loop-beside-a-shovel): drain, to the shovel | 2.50 | at least 2.2" in goals
+    assert "[The loop beside a shovel](#the-loop-beside-a-shovel): postgresql, drain, to the shovel | 2.50 | at least 2.2" in goals
     assert "| drain | 2.50 | 7,150 |" in rest
     assert "`python -m benchmarks.shovel --rounds 3`: commit abc1234, 2026-11-26 12:00 UTC, a processor" in rest
+
+
+def test_of_many_figures_with_one_goal_the_worst_leads_the_page() -> None:
+    pages = Table(("page", "ratio"), [(f"/{n}", Figure(1 + n / 10, most=1.3)) for n in range(6)])
+    goals = page.document([Result("growth", [pages])]).partition("## A year")[0]
+    assert goals.count("A year of finished messages") == 1
+    assert "/5, ratio; the worst of 6, 2 miss it | **1.50** | at most 1.3" in goals
 
 
 def test_recording_keeps_the_figures_and_makes_the_page_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
