@@ -179,6 +179,11 @@ class Dialect(ABC):
         of it or at all, let it look again, for it plans statements by what it knows, and looks by itself a minute
         later. Harmless at any time."""
 
+    @abstractmethod
+    def look_at_temporary(self, connection: Connection, name: str) -> None:
+        """Let the database look at a temporary table that was filled: nobody else ever does, and what it takes for a
+        few rows it goes through for each of another table's."""
+
     # --- the database as a whole ------------------------------------------------------------------------------
 
     @abstractmethod

@@ -20,6 +20,9 @@ from redrive.ledger.dialects.stored_headers import header_condition
 _SESSION = "-csearch_path=redrive -ctimezone=UTC -cjit=off -cmax_parallel_workers_per_gather=0"
 #: So many changes are worth another look at a table however large it is: what a claim reads at worst, again and again.
 MUCH = 100_000
+#: How closely it looks at a temporary table (a hundred is its default): at 300 times as many rows. Of 10,000 copies with
+#: 25 columns that takes 6 to 12 ms instead of 25.
+FEW = 10
 
 
 class Postgresql(Dialect):
@@ -186,6 +189,12 @@ class Postgresql(Dialect):
         ).scalar_one()
         if known is not None and changed > min(known / 5, MUCH):
             connection.exec_driver_sql(f"analyze {table}")
+
+    def look_at_temporary(self, connection: Connection, name: str) -> None:
+        # How many rows there are, and which columns are empty or all different, few rows tell.
+        connection.exec_driver_sql(f"set local default_statistics_target = {FEW}")
+        connection.exec_driver_sql(f"analyze {name}")
+        connection.exec_driver_sql("set local default_statistics_target to default")
 
     def no_longer_than(self, connection: Connection, limit: str) -> None:
         connection.execute(sa.text(f"set local statement_timeout = '{limit}'"))

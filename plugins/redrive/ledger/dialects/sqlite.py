@@ -143,6 +143,9 @@ class Sqlite(Dialect):
     def look_again(self, connection: Connection, table: str, changed: int) -> None:
         pass  # it plans without looking
 
+    def look_at_temporary(self, connection: Connection, name: str) -> None:
+        pass
+
     def no_longer_than(self, connection: Connection, limit: str) -> None:
         pass  # it has no such limit
 

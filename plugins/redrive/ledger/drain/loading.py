@@ -113,8 +113,7 @@ def load(
             return Loaded()
         tx.temporary("incoming", _INCOMING)
         tracked = _stage(tx, pending, copies, repeats)
-        # Nobody but us ever counts a temporary table. Taken for a few rows, it is gone through for each message.
-        tx.dialect.look_again(tx.connection, "incoming", sum(pending.values()))
+        tx.dialect.look_at_temporary(tx.connection, "incoming")
         _refuse_incomplete(tx.connection, pending)
         if repeats is None:
             copy_roles.find_duplicates(tx)
