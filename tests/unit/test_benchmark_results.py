@@ -66,7 +66,10 @@ def test_a_goal_that_is_missed_is_told(
 def test_the_page_leads_with_goals_and_says_where_and_when() -> None:
     written = page.document([RESULT])
     goals, _, rest = written.partition("## The loop beside a shovel")
-    assert "[The loop beside a shovel](#the-loop-beside-a-shovel): postgresql, drain, to the shovel | 2.50 | at least 2.2" in goals
+    assert (
+        "[The loop beside a shovel](#the-loop-beside-a-shovel): postgresql, drain, to the shovel | 2.50 | at least 2.2"
+        in goals
+    )
     assert "| drain | 2.50 | 7,150 |" in rest
     assert "`python -m benchmarks.shovel --rounds 3`: commit abc1234, 2026-11-26 12:00 UTC, a processor" in rest
 

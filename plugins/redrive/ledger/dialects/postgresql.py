@@ -20,8 +20,8 @@ from redrive.ledger.dialects.stored_headers import header_condition
 _SESSION = "-csearch_path=redrive -ctimezone=UTC -cjit=off -cmax_parallel_workers_per_gather=0"
 #: So many changes are worth another look at a table however large it is: what a claim reads at worst, again and again.
 MUCH = 100_000
-#: How closely it looks at a temporary table (a hundred is its default): at 300 times as many rows. Of 10,000 copies with
-#: 25 columns that takes 6 to 12 ms instead of 25.
+#: How closely it looks at a temporary table (a hundred is its default): at 300 times as many rows. Of 10,000 copies
+#: with 25 columns that takes 6 to 12 ms instead of 25.
 FEW = 10
 
 
