@@ -22,6 +22,7 @@ from redrive.errors import SettingsError, UsageError
 from redrive.ledger.engine import sql
 from redrive.ledger.selecting import Selection
 from redrive.message import Outgoing
+from redrive.policy.worked_past import CLOCKS
 from redrive.stages import doctor, pipeline
 from redrive.stages.preview import preview
 from tests.workshop import CHECK, KEY_ERROR, REFUSED, ROUTE, Workshop
@@ -116,10 +117,10 @@ def test_what_a_record_behind_http_has_is_not_sent_again(
 
 
 class Deduping(MemoryBroker):
-    """Drops a repeat of an attempt for ten minutes, and remembers how often it was asked to take something."""
+    """Drops a repeat of an attempt for a while, and remembers how often it was asked to take something."""
 
-    def __init__(self, world: MemoryWorld) -> None:
-        world.capabilities = replace(world.capabilities, native_dedupe=timedelta(minutes=10))
+    def __init__(self, world: MemoryWorld, window: timedelta = timedelta(minutes=10)) -> None:
+        world.capabilities = replace(world.capabilities, native_dedupe=window)
         super().__init__(world)
         self.asked = 0
         self.slow = lambda: None
@@ -196,6 +197,25 @@ def test_an_unknown_send_is_repeated_at_once_while_the_broker_would_drop_the_sec
 def test_an_unknown_send_goes_to_people_once_the_broker_has_forgotten_it(tmp_path: Path) -> None:
     workshop = lose_a_response(tmp_path, arrived=True, dedupes=True)
     workshop.advance(minutes=10)
+    report = workshop.cycle()
+    assert (report["redelivered"], report["escalated"]) == (0, 1)
+    assert workshop.bodies("orders") == [b"a"], "not sent twice in silence"
+
+
+def test_a_clock_that_was_ahead_at_the_claim_makes_no_repeat_of_what_the_broker_has_forgotten(tmp_path: Path) -> None:
+    """SQS remembers an id for five minutes. Who claimed it thought that it was almost two minutes later."""
+    workshop = Workshop(tmp_path)
+    workshop.broker = Deduping(workshop.world, timedelta(minutes=5))
+    workshop.die("a", error=REFUSED)
+    workshop.world.faults.lost_responses = 1
+    run = workshop.begin()
+    ahead = {**workshop.options(), "clock": lambda: workshop.now() + CLOCKS - timedelta(seconds=1)}
+    for stage, _ in workshop.stages(run):
+        if stage == "plan":
+            assert pipeline.deliver(workshop.settings, run, **ahead)["unknown"] == 1
+            break
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    workshop.advance(minutes=5, seconds=10)
     report = workshop.cycle()
     assert (report["redelivered"], report["escalated"]) == (0, 1)
     assert workshop.bodies("orders") == [b"a"], "not sent twice in silence"
