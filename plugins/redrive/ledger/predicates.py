@@ -36,6 +36,8 @@ NOT_OBSERVED = "sent > 0 and observed_at is null"
 WATCHED = f"not (closed_at is null) and {NOT_OBSERVED}"
 #: The broker and connection that the route's queues are on.
 HERE = "(select system from route_state where route = :route)"
+#: The newest slice of all: what is claimed from now on has a later one, whatever any clock says.
+NEWEST_SLICE = "(select coalesce(max(slice_id), 0) from delivery_slices)"
 #: Over ``redelivery_attempts``: it counts for breakers; what a consumer put off for later did not fail, nor stay.
 COUNTS = "coalesce(return_kind, 'dead_letter') = 'dead_letter'"
 #: Over ``escalated_messages``: a person has to say something.

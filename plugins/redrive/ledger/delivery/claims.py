@@ -18,7 +18,7 @@ from redrive.ledger.delivery.lanes import NativeDelay, due_by, native_delay_valu
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import HERE, due, listed
+from redrive.ledger.predicates import HERE, NEWEST_SLICE, due, listed
 from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.tables import redelivery_attempts
 from redrive.ledger.transactions import RouteLease, RunTransaction
@@ -265,7 +265,7 @@ def seen(connection: Connection, route: str, as_of: datetime | None = None) -> t
             {"route": route, "as_of_at": as_of},
         ).scalar_one()
         return int(newest), {}
-    newest = connection.execute(sql("select coalesce(max(slice_id), 0) from delivery_slices")).scalar_one()
+    newest = connection.execute(sql(f"select {NEWEST_SLICE}")).scalar_one()
     rows = connection.execute(
         sql("select slice_id, sent from delivery_slices where route = :route and closed_at is null"), {"route": route}
     )
