@@ -27,6 +27,8 @@ from redrive.stages import doctor, pipeline
 from redrive.stages.preview import preview
 from tests.workshop import CHECK, KEY_ERROR, REFUSED, ROUTE, Workshop
 
+STRANGE = "the flux capacitor said hm"  # nothing is known of it
+
 
 @pytest.fixture
 def processed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> sqlite3.Connection:
@@ -182,6 +184,43 @@ def test_a_send_that_never_gets_an_answer_is_repeated_a_few_times_and_then_asks_
     assert reason == "Nobody knows whether it was sent: it was sent again 2 times, and no answer came."
     assert workshop.states() == {"escalated": 1}
     assert workshop.audit() == []
+
+
+def lose_one_of_four(folder: Path, error: str, **route: Any) -> Workshop:
+    """A canary of four, of which one got no answer and the others came back."""
+    canary = {"first": 4, "grow": 5, "pass": 0.95, "observe": "1m"}
+    workshop = Workshop(folder, canary=canary, on_unknown="resend", **route)
+    workshop.die(*(f"m{number}" for number in range(9)), error=error)
+    workshop.world.faults.publishes.extend(["sent", "sent", "sent", "unknown"])
+    workshop.cycle()
+    assert workshop.states() == {"sent": 3, "unknown": 1, "held": 5}
+    assert workshop.consume(lambda _: error) == 3
+    workshop.advance(minutes=5)
+    assert workshop.cycle()["redelivered"] == 0
+    return workshop
+
+
+def test_an_unknown_send_of_a_group_whose_canary_failed_is_asked_about_and_not_made_again(tmp_path: Path) -> None:
+    workshop = lose_one_of_four(tmp_path, STRANGE)
+    assert workshop.query("select stage from group_state") == [("failed",)]
+    assert workshop.states() == {"escalated": 9}
+    asked = workshop.query("select reason from escalated_messages where reason like 'Nobody knows%'")
+    assert asked == [("Nobody knows whether it was sent. The canary of its group failed: 3 of 3 came back.",)]
+    assert workshop.bodies("orders") == []
+    assert workshop.audit() == []
+
+
+def test_an_unknown_send_of_a_group_that_keeps_coming_back_waits_for_the_cool_down(tmp_path: Path) -> None:
+    workshop = lose_one_of_four(tmp_path, REFUSED, breaker={"cool_down": "30m"})
+    assert workshop.query("select stage from group_state") == [("tripped",)]
+    assert workshop.states() == {"unknown": 1, "held": 8}
+    workshop.deliver(workshop.begin())  # also without a plan
+    assert workshop.bodies("orders") == []
+    workshop.advance(minutes=40)
+    workshop.cycle()
+    assert workshop.query("select stage from group_state") == [("canary",)]
+    assert sorted(workshop.bodies("orders"))[-1:] == [b"m3"]
+    assert workshop.states() == {"sent": 4, "held": 5}, "it has one of the canary's places"
 
 
 @pytest.mark.parametrize("rule", ["auto", "resend"])

@@ -4,6 +4,7 @@ said: each is written here once."""
 from collections.abc import Iterable
 
 from redrive.lifecycle import FINISHED, RESENDS, SENDS, UNDECIDED, State
+from redrive.policy.gates import Stage
 
 
 def listed(words: Iterable[str]) -> str:
@@ -15,6 +16,11 @@ def listed(words: Iterable[str]) -> str:
 IS_SEND = f"messages.plan in {listed(SENDS)}"
 #: An unknown send that is to be made again.
 TO_RESEND = f"state = 'unknown' and plan in {listed(RESENDS)}"
+#: The gate of its group lets nothing go: it is failed, or tripped.
+IS_STOPPED = (
+    "messages.kind <> 'delay' and exists (select 1 from breakers gate where gate.route = messages.route"
+    f" and gate.group_id = messages.group_id and gate.stage in {listed((Stage.FAILED, Stage.TRIPPED))})"
+)
 #: The plan decides about it: for the first time, or again because its destination's consumers were stuck.
 #: Said as a list of states too, which an index knows.
 TO_PLAN = "messages.state in ('classified', 'held') and (messages.state = 'classified' or messages.plan = 'hold')"

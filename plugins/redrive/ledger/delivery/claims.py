@@ -18,7 +18,7 @@ from redrive.ledger.delivery.lanes import NativeDelay, due_by, native_delay_valu
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import HERE, NEWEST_SLICE, due, listed
+from redrive.ledger.predicates import HERE, IS_STOPPED, NEWEST_SLICE, due, listed
 from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.tables import redelivery_attempts
 from redrive.ledger.transactions import RouteLease, RunTransaction
@@ -184,8 +184,8 @@ def claim_resends(
     """Claim selected unknown sends that are to be repeated: the same attempt, so that native dedupe works for us. What
     the selection limits the run to holds for these and for :func:`claim` together; all causes go, whatever their ids.
 
-    Those that are repeated only because the broker dedupes are claimed for no longer than ``dedupes_for`` after their
-    first claim; None: not at all.
+    Behind a gate that lets nothing go they wait too. Those that are repeated only because the broker dedupes are claimed
+    for no longer than ``dedupes_for`` after their first claim; None: not at all.
     """
     where, values = asked.selection.where()
     if asked.in_order:
@@ -203,7 +203,7 @@ def claim_resends(
                 " where route = :route and state = 'unknown' and destination = :destination and (plan = 'resend'"
                 " or plan = 'repeat' and exists (select 1 from redelivery_attempts first"
                 " where first.message_id = messages.message_id and first.attempt = messages.attempts"
-                f" and first.claimed_at > :after_at)) and {where}"
+                f" and first.claimed_at > :after_at)) and not ({IS_STOPPED}) and {where}"
                 f" order by message_id limit :limit {ledger.dialect.locked}"
             ),
             {
