@@ -184,7 +184,7 @@ def claim_resends(
     """Claim selected unknown sends that are to be repeated: the same attempt, so that native dedupe works for us. What
     the selection limits the run to holds for these and for :func:`claim` together; all causes go, whatever their ids.
 
-    Behind a gate that lets nothing go they wait too. Those that are repeated only because the broker dedupes are claimed
+    None goes behind a gate that lets nothing go. Those that are repeated only because the broker dedupes are claimed
     for no longer than ``dedupes_for`` after their first claim; None: not at all.
     """
     where, values = asked.selection.where()
