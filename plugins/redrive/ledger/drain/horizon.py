@@ -1,7 +1,13 @@
-"""Up to when the sources are drained and loaded: whatever came back to them before that moment is known."""
+"""Up to when the sources are drained and loaded: whatever came back to them before that moment is known.
 
-from collections.abc import Collection, Sequence
-from datetime import datetime
+Unless it was gone by then: a source that was not emptied for longer than it keeps its messages (a pause, a scheduler
+that was off) may have had and lost what came back, and its emptiness proves nothing of that.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
 
 from sqlalchemy.engine import Connection
 
@@ -10,7 +16,7 @@ from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
 from redrive.ledger.predicates import HERE
-from redrive.ledger.transactions import RouteLease
+from redrive.ledger.transactions import RouteLease, RunTransaction
 
 #: A source was empty of what had died before a moment; what was staged of it may not be loaded yet.
 _DRAINED = """
@@ -21,12 +27,18 @@ on conflict (route, source) do update set pending_to = excluded.pending_to
 #: What was drained is known, once nothing that is staged of the route remains to be loaded.
 _LOADED = """
 update source_state set drained_to = pending_to, pending_to = null
-where
-    route = :route and pending_to is not null
-    and not exists (
-        select 1 from staging_batches
-        where route = :route and {state} in ('recorded', 'settled') and loaded_at is null
-    )
+where route = :route and pending_to is not null and {nothing_staged}
+"""
+_NOTHING_STAGED = """
+not exists (
+    select 1 from staging_batches
+    where route = :route and {state} in ('recorded', 'settled') and loaded_at is null
+)
+"""
+#: The same sources before, where it is known how long they keep their messages.
+_KEEPING = """
+select source, retention_seconds, drained_to, pending_to from source_state
+where route = :route and pending_to is not null and retention_seconds is not null and {nothing_staged}
 """
 
 
@@ -46,7 +58,22 @@ def forget_pending(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
 def sources_loaded(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
     """All recorded batches of the route are loaded: what was drained is now also known."""
     with ledger.under(lease, now) as tx:
-        tx.execute(sql(_LOADED.format(state=tx.dialect.off_index("state"))))  # else it reads all that were settled
+        # Else it reads all that were settled.
+        nothing_staged = _NOTHING_STAGED.format(state=tx.dialect.off_index("state"))
+        for row in tx.execute(sql(_KEEPING.format(nothing_staged=nothing_staged))).all():
+            emptied, empty = parse_instant(row.drained_to), parse_instant(row.pending_to)
+            keeps = timedelta(seconds=row.retention_seconds)
+            if empty is not None and (emptied is None or empty - emptied > keeps):
+                _lose_sight(
+                    tx,
+                    row.source,
+                    emptied,
+                    f"It may have come back to {row.source} and been lost there: nobody emptied that for longer than it"
+                    " keeps messages.",
+                    only="claimed_at < :kept_from",
+                    values={"kept_from": empty - keeps},
+                )
+        tx.execute(sql(_LOADED.format(nothing_staged=nothing_staged)))
 
 
 def drained_to(connection: Connection, route: str, sources: Sequence[str]) -> datetime | None:
@@ -81,6 +108,27 @@ where copies.route = :route and copies.source = :source and copies.kind in ('ret
 """
 
 
+def _lose_sight(
+    tx: RunTransaction,
+    source: str,
+    emptied: datetime | None,
+    reason: str,
+    *,
+    only: str = "1 = 1",
+    values: Mapping[str, Any] = MappingProxyType({}),
+) -> int:
+    """Nobody will see what earlier runs sent that may have come back to ``source`` after it was ``emptied`` last; of
+    how many messages."""
+    later = "" if emptied is None else " and (window_ends_at is null or window_ends_at > :emptied_at)"
+    return outcomes.lose_sight(
+        tx,
+        until_fence=tx.lease.fence - 1,
+        reason=reason,
+        only=f"system = {HERE}{later} and (destination in ({_FEEDING}) or not exists ({_FEEDING})) and {only}",
+        values={**values, "source": source} | ({} if emptied is None else {"emptied_at": emptied}),
+    )
+
+
 def leave(ledger: Ledger, lease: RouteLease, source: str, now: datetime) -> int:
     """The route doesn't drain ``source`` any more: what earlier runs sent and may have come back there later than it
     was last emptied stays sent, and is never presumed; how many messages that is. What is known of the source is
@@ -91,14 +139,11 @@ def leave(ledger: Ledger, lease: RouteLease, source: str, now: datetime) -> int:
         ).first()
         if row is None:
             return 0
-        emptied = parse_instant(row.drained_to)
-        later = "" if emptied is None else " and (window_ends_at is null or window_ends_at > :emptied_at)"
-        unseen = outcomes.lose_sight(
+        unseen = _lose_sight(
             tx,
-            until_fence=lease.fence - 1,
-            reason=f"It may have come back to {source}, which the route does not drain any more.",
-            only=f"system = {HERE}{later} and (destination in ({_FEEDING}) or not exists ({_FEEDING}))",
-            values={"source": source} | ({} if emptied is None else {"emptied_at": emptied}),
+            source,
+            parse_instant(row.drained_to),
+            f"It may have come back to {source}, which the route does not drain any more.",
         )
         tx.execute(sql("delete from source_state where route = :route and source = :source"), {"source": source})
         record_event(
