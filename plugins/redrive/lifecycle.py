@@ -71,7 +71,8 @@ MOVES: dict[State, dict[State, str]] = {
         S.SENDING: "deliver: claims the same attempt again",
         S.RETURNED: "load: it came back, so it was sent",
         S.CONFIRMED: "resolve, deliver: the processed check found it",
-        S.TO_REVIEW: "resolve: on_unknown asks people. deliver: its resend can't be read or sent, or is never answered",
+        S.TO_REVIEW: "resolve: on_unknown asks people. plan: the canary of its group failed. deliver: its resend can't"
+        " be read or sent, or is never answered",
     },
     S.SENT: {
         S.RETURNED: "load: it came back",

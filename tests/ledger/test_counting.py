@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from redrive.ledger.delivery import breakers, counting, outcomes
+from redrive.ledger.delivery.windows import Mark
 from redrive.policy.gates import Outcomes, Stage, Step
 from tests.ledger.planting import MINUTE, Plant, unchanged
 from tests.ledger.test_loading import coming_back
@@ -47,6 +48,41 @@ def test_a_stage_that_lets_through_so_many_counts_what_was_sent_in_it(plant: Pla
     assert plant.rows(COUNTS) == [("canary", 4, 3, 1)]
     step(plant, gate(plant), Stage.RAMP, 200)
     assert plant.rows(COUNTS) == [("ramp", 0, 0, 0)]
+
+
+def test_what_was_sent_counts_though_the_clock_of_its_process_is_behind(plant: Plant) -> None:
+    group = plant.group()
+    plant.gate(group, "canary", allowed=20)
+    first = plant.messages(1, group_id=group)
+    plant.send()
+    ids = plant.messages(3, group_id=group)
+    plant.make_due()
+    step(plant, gate(plant), Stage.RAMP, 3)
+    step(plant, destination(plant), Stage.HALF_OPEN, 3)
+    plant.now -= timedelta(seconds=90)
+    assert [mark.message_id for mark in plant.send()] == ids
+    assert plant.rows(COUNTS) == [("ramp", 3, 0, 0)]
+    assert destination(plant).sent == 3
+    plant.load(coming_back(plant, ids[0], group_id=group))
+    assert plant.rows(COUNTS) == [("ramp", 3, 0, 1)]
+    assert outcomes.confirm(plant.ledger, plant.lease, [*first, ids[1]], plant.now) == 2
+    assert plant.rows(COUNTS) == [("ramp", 3, 1, 1)], "the first was sent before"
+
+
+def test_what_a_process_sends_after_a_person_began_a_stage_takes_places_of_it(plant: Plant) -> None:
+    group = plant.group()
+    plant.gate(group, "open")
+    plant.messages(2, group_id=group)
+    plant.make_due()
+    claimed = plant.claim(2)
+    assert claimed is not None
+    plant.now += MINUTE
+    assert breakers.release_group(plant.ledger, "orders", group, first=20, by="ana", now=plant.now)
+    plant.now += MINUTE
+    marks = [Mark(one.message_id, one.attempt, "sent") for one in claimed.messages]
+    plant.announce(claimed, marks[-1].message_id)
+    plant.mark(claimed, marks)
+    assert plant.rows(COUNTS) == [("canary", 2, 0, 0)]
 
 
 def test_of_an_open_gate_only_outcomes_count(plant: Plant) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from redrive.ledger import leases
-from redrive.ledger.delivery import breakers, observations, outcomes, presuming, unknown_sends
+from redrive.ledger.delivery import breakers, expiry, observations, outcomes, presuming, unknown_sends
 from redrive.ledger.delivery.observations import Observation
 from redrive.ledger.drain import horizon
 from redrive.ledger.engine import Ledger
@@ -71,6 +71,41 @@ def test_not_before_every_source_was_drained_beyond_it(sent: Plant) -> None:
     assert presume(sent) == 0
     drain(sent, sent.now + timedelta(days=1), ["orders-delay"])
     assert presume(sent) == 2
+
+
+def keep(plant: Plant, retention: timedelta, source: str = "orders-dlq") -> None:
+    known = expiry.Expiry(retention)
+    expiry.note(plant.ledger, plant.lease, source, known, rescued=0, expiring_at=plant.now, now=plant.now)
+
+
+def test_not_where_it_may_have_come_back_and_been_lost_before_anybody_looked(sent: Plant) -> None:
+    """Three weeks without a run, and a dead-letter queue that keeps messages for four days."""
+    drain(sent, sent.now - MINUTE)
+    see_destination(sent, sent.now + MINUTE)
+    sent.now += timedelta(days=21)
+    sent.begin(at_once=True)
+    keep(sent, timedelta(days=4))
+    drain(sent, sent.now)
+    assert presume(sent) == 0
+    assert sent.states() == {"sent": 2}
+    [(why,)] = sent.rows("select distinct reason from messages")
+    assert why.startswith("It may have come back to orders-dlq and been lost there")
+    assert sent.rows("select count(*) from delivery_slices where observed_at is null") == [(0,)], "nobody waits for it"
+
+
+@pytest.mark.parametrize(("days", "before"), [(21, MINUTE * 30), (3, -MINUTE)])
+def test_also_after_long_where_what_came_back_would_be_there_or_was_seen(
+    sent: Plant, days: int, before: timedelta
+) -> None:
+    see_destination(sent, sent.now + MINUTE)
+    drain(sent, sent.now + before)
+    sent.now += timedelta(days=days)
+    sent.begin(at_once=True)
+    presume(sent)
+    keep(sent, timedelta(days=4))
+    drain(sent, sent.now)
+    presume(sent)
+    assert sent.states() == {"presumed": 2}
 
 
 def test_what_was_drained_counts_only_when_it_is_loaded(sent: Plant) -> None:

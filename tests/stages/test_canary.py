@@ -15,6 +15,7 @@ from redrive.ledger.engine import Ledger
 from redrive.message import DeadLetter, Header
 from redrive.policy.worked_past import Consumption, Sends, worked_past
 from redrive.stages import pipeline
+from redrive.stages.context import Run
 from tests.ledger.planting import NOW
 from tests.workshop import KEY_ERROR, Workshop
 
@@ -104,6 +105,25 @@ def test_a_canary_behind_a_backlog_waits_for_it_and_its_return_after_an_hour_fai
     assert one.gate() == ("failed", 4)
     assert one.states() == {"escalated": 60}
     assert one.audit() == []
+
+
+class Behind(Shop):
+    """Whose deliveries run on a worker with a clock of its own."""
+
+    def deliver(self, run: Run) -> dict[str, Any]:
+        options = self.options() | {"clock": lambda: self.now() - timedelta(minutes=3)}
+        return pipeline.deliver(self.settings, run, **options)
+
+
+def test_a_ramp_lets_through_no_more_where_the_clock_of_who_delivers_is_behind(tmp_path: Path) -> None:
+    one = Behind(tmp_path, backlog=0, broken=False)
+    one.die(*(f"ours {n}" for n in range(100)), error=STRANGE)
+    seen = []
+    for work in (0, 1000, 1000, 0, 0, 0, 0):  # in the end nobody works, so nothing is known of the twenty
+        ten_minutes(one, work=work)
+        seen.append(one.gate())
+    assert seen[-4:] == [("ramp", 24)] * 4
+    one.ledger.close()
 
 
 def test_a_group_that_is_fixed_ramps_to_its_end_behind_a_slow_consumer(shop: Callable[..., Shop]) -> None:

@@ -15,7 +15,7 @@ from redrive.classification.case_finder import CaseSettings
 from redrive.errors import StagingError, UsageError
 from redrive.ledger.engine import sql
 from redrive.ledger.selecting import Selection
-from redrive.message import body_hash
+from redrive.message import DeadLetter, Header, body_hash
 from redrive.stages import pipeline
 from redrive.staging import file_schemas
 from redrive.staging.batch_files import Staging
@@ -347,12 +347,43 @@ def test_what_may_have_come_back_in_a_batch_that_is_given_up_is_never_presumed(w
         (f"It may have come back in batch {lost}, which was given up.",)
     ]
     assert workshop.query("select sent, stayed, returned from destination_state") == [(0, 0, 0)]
+    workshop.advance(days=4)
+    workshop.cycle()
+    assert workshop.audit() == [], "nothing has to be done, so nothing keeps the audit and retention from their work"
     file_of(workshop, lost).write_bytes(whole)
     run = workshop.begin()
     assert pipeline.adopt(workshop.settings, run, **workshop.options())["adopted"] == 1
     pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
     assert workshop.cycle()["returned"] == 1, "what is seen after all counts"
     assert workshop.audit() == []
+
+
+def test_a_send_that_nobody_watches_any_more_keeps_no_later_message_of_its_key(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, order_by="attribute:customer")
+    headers = (Header("customer", "String", "c"), Header("error", "String", REFUSED))
+    for body in (b"1", b"2", b"3"):
+        workshop.world.put("orders-dlq", DeadLetter("", body, headers, origin="orders"))
+    assert workshop.cycle()["redelivered"] == 1
+    workshop.consume(lambda _: REFUSED)
+    run = workshop.begin()
+    workshop.drain(run)
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    ((lost,),) = workshop.query("select max(batch_id) from staging_batches")
+    file_of(workshop, lost).unlink()
+    assert _give_up(workshop, lost)["watched"] == 1
+    workshop.advance(minutes=10)
+    assert workshop.cycle()["redelivered"] == 1
+    assert workshop.bodies("orders") == [b"2"]
+    workshop.advance(minutes=10)
+    assert workshop.cycle()["redelivered"] == 0, "what becomes of this one is watched"
+    for _ in range(2):
+        workshop.consume()
+        workshop.advance(hours=1)
+        workshop.cycle()
+    assert workshop.states() == {"sent": 2, "presumed": 1}
+    assert workshop.query("select outcome from redelivery_attempts order by message_id")[0] == (None,)
+    assert workshop.audit() == []
+    workshop.ledger.close()
 
 
 def test_only_a_batch_that_waits_and_cannot_be_read_is_given_up(

@@ -127,3 +127,25 @@ def test_how_long_a_source_keeps_messages_is_asked_of_the_broker_once_and_rememb
     shop.advance(hours=5)
     (risk,) = rescue.at_risk(shop.settings, now=shop.now())
     assert (risk.queue, risk.retention) == ("kept", timedelta(days=2))
+
+
+def test_what_came_back_while_nobody_ran_and_expired_is_not_presumed_and_passes_no_canary(tmp_path: Path) -> None:
+    """Airflow is off for three weeks, and the dead-letter queue keeps messages for four days."""
+    shop = a_shop(tmp_path, canary={"first": 2, "grow": 10, "pass": 0.9, "observe": "5m"}, give_up_after="90d")
+    shop.die("a", "b", "c", "d", error=REFUSED)
+    assert shop.cycle()["redelivered"] == 2
+    assert shop.consume(lambda _: REFUSED) == 2
+    shop.advance(days=5)
+    assert shop.consume(queue="orders-dlq") == 2, "as the broker does when their time is over"
+    shop.advance(days=16)
+    report = shop.cycle()
+    assert (report["presumed"], report["returned"]) == (0, 0)
+    assert shop.query("select stage, allowed, stayed from group_state") == [("canary", 2, 0)]
+    shop.consume()
+    for _ in range(2):
+        shop.advance(minutes=10)
+        shop.cycle()
+    assert shop.query("select outcome from redelivery_attempts order by message_id") == [
+        (None,), (None,), ("presumed",), ("presumed",)
+    ], "others went as its canary"  # fmt: skip
+    assert shop.audit() == []

@@ -22,9 +22,12 @@ from redrive.errors import SettingsError, UsageError
 from redrive.ledger.engine import sql
 from redrive.ledger.selecting import Selection
 from redrive.message import Outgoing
+from redrive.policy.worked_past import CLOCKS
 from redrive.stages import doctor, pipeline
 from redrive.stages.preview import preview
 from tests.workshop import CHECK, KEY_ERROR, REFUSED, ROUTE, Workshop
+
+STRANGE = "the flux capacitor said hm"  # nothing is known of it
 
 
 @pytest.fixture
@@ -116,10 +119,10 @@ def test_what_a_record_behind_http_has_is_not_sent_again(
 
 
 class Deduping(MemoryBroker):
-    """Drops a repeat of an attempt for ten minutes, and remembers how often it was asked to take something."""
+    """Drops a repeat of an attempt for a while, and remembers how often it was asked to take something."""
 
-    def __init__(self, world: MemoryWorld) -> None:
-        world.capabilities = replace(world.capabilities, native_dedupe=timedelta(minutes=10))
+    def __init__(self, world: MemoryWorld, window: timedelta = timedelta(minutes=10)) -> None:
+        world.capabilities = replace(world.capabilities, native_dedupe=window)
         super().__init__(world)
         self.asked = 0
         self.slow = lambda: None
@@ -183,6 +186,43 @@ def test_a_send_that_never_gets_an_answer_is_repeated_a_few_times_and_then_asks_
     assert workshop.audit() == []
 
 
+def lose_one_of_four(folder: Path, error: str, **route: Any) -> Workshop:
+    """A canary of four, of which one got no answer and the others came back."""
+    canary = {"first": 4, "grow": 5, "pass": 0.95, "observe": "1m"}
+    workshop = Workshop(folder, canary=canary, on_unknown="resend", **route)
+    workshop.die(*(f"m{number}" for number in range(9)), error=error)
+    workshop.world.faults.publishes.extend(["sent", "sent", "sent", "unknown"])
+    workshop.cycle()
+    assert workshop.states() == {"sent": 3, "unknown": 1, "held": 5}
+    assert workshop.consume(lambda _: error) == 3
+    workshop.advance(minutes=5)
+    assert workshop.cycle()["redelivered"] == 0
+    return workshop
+
+
+def test_an_unknown_send_of_a_group_whose_canary_failed_is_asked_about_and_not_made_again(tmp_path: Path) -> None:
+    workshop = lose_one_of_four(tmp_path, STRANGE)
+    assert workshop.query("select stage from group_state") == [("failed",)]
+    assert workshop.states() == {"escalated": 9}
+    asked = workshop.query("select reason from escalated_messages where reason like 'Nobody knows%'")
+    assert asked == [("Nobody knows whether it was sent. The canary of its group failed: 3 of 3 came back.",)]
+    assert workshop.bodies("orders") == []
+    assert workshop.audit() == []
+
+
+def test_an_unknown_send_of_a_group_that_keeps_coming_back_waits_for_the_cool_down(tmp_path: Path) -> None:
+    workshop = lose_one_of_four(tmp_path, REFUSED, breaker={"cool_down": "30m"})
+    assert workshop.query("select stage from group_state") == [("tripped",)]
+    assert workshop.states() == {"unknown": 1, "held": 8}
+    workshop.deliver(workshop.begin())  # also without a plan
+    assert workshop.bodies("orders") == []
+    workshop.advance(minutes=40)
+    workshop.cycle()
+    assert workshop.query("select stage from group_state") == [("canary",)]
+    assert sorted(workshop.bodies("orders"))[-1:] == [b"m3"]
+    assert workshop.states() == {"sent": 4, "held": 5}, "it has one of the canary's places"
+
+
 @pytest.mark.parametrize("rule", ["auto", "resend"])
 def test_an_unknown_send_is_repeated_at_once_while_the_broker_would_drop_the_second(tmp_path: Path, rule: str) -> None:
     workshop = lose_a_response(tmp_path, arrived=True, dedupes=True, on_unknown=rule)
@@ -196,6 +236,25 @@ def test_an_unknown_send_is_repeated_at_once_while_the_broker_would_drop_the_sec
 def test_an_unknown_send_goes_to_people_once_the_broker_has_forgotten_it(tmp_path: Path) -> None:
     workshop = lose_a_response(tmp_path, arrived=True, dedupes=True)
     workshop.advance(minutes=10)
+    report = workshop.cycle()
+    assert (report["redelivered"], report["escalated"]) == (0, 1)
+    assert workshop.bodies("orders") == [b"a"], "not sent twice in silence"
+
+
+def test_a_clock_that_was_ahead_at_the_claim_makes_no_repeat_of_what_the_broker_has_forgotten(tmp_path: Path) -> None:
+    """SQS remembers an id for five minutes. Who claimed it thought that it was almost two minutes later."""
+    workshop = Workshop(tmp_path)
+    workshop.broker = Deduping(workshop.world, timedelta(minutes=5))
+    workshop.die("a", error=REFUSED)
+    workshop.world.faults.lost_responses = 1
+    run = workshop.begin()
+    ahead = {**workshop.options(), "clock": lambda: workshop.now() + CLOCKS - timedelta(seconds=1)}
+    for stage, _ in workshop.stages(run):
+        if stage == "plan":
+            assert pipeline.deliver(workshop.settings, run, **ahead)["unknown"] == 1
+            break
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    workshop.advance(minutes=5, seconds=10)
     report = workshop.cycle()
     assert (report["redelivered"], report["escalated"]) == (0, 1)
     assert workshop.bodies("orders") == [b"a"], "not sent twice in silence"

@@ -131,8 +131,8 @@ def test_a_route_may_decide_otherwise() -> None:
 
 @pytest.mark.parametrize(
     ("window", "for_"),
-    [(None, None), (20, None), (60, None), (120, 60), (300, 240), (600, 480)],
-    ids=["none", "too short", "one minute", "two minutes", "SQS FIFO", "Service Bus"],
+    [(None, None), (20, None), (180, None), (240, 60), (300, 120), (600, 420), (3600, 2880)],
+    ids=["none", "too short", "three minutes", "four minutes", "SQS FIFO", "Service Bus", "an hour"],
 )
 def test_a_duplicate_window_is_not_trusted_to_its_end(window: float | None, for_: float | None) -> None:
     seconds = None if window is None else timedelta(seconds=window)

@@ -4,6 +4,7 @@ said: each is written here once."""
 from collections.abc import Iterable
 
 from redrive.lifecycle import FINISHED, RESENDS, SENDS, UNDECIDED, State
+from redrive.policy.gates import Stage
 
 
 def listed(words: Iterable[str]) -> str:
@@ -15,6 +16,11 @@ def listed(words: Iterable[str]) -> str:
 IS_SEND = f"messages.plan in {listed(SENDS)}"
 #: An unknown send that is to be made again.
 TO_RESEND = f"state = 'unknown' and plan in {listed(RESENDS)}"
+#: The gate of its group lets nothing go: it is failed, or tripped.
+IS_STOPPED = (
+    "messages.kind <> 'delay' and exists (select 1 from breakers gate where gate.route = messages.route"
+    f" and gate.group_id = messages.group_id and gate.stage in {listed((Stage.FAILED, Stage.TRIPPED))})"
+)
 #: The plan decides about it: for the first time, or again because its destination's consumers were stuck.
 #: Said as a list of states too, which an index knows.
 TO_PLAN = "messages.state in ('classified', 'held') and (messages.state = 'classified' or messages.plan = 'hold')"
@@ -36,6 +42,8 @@ NOT_OBSERVED = "sent > 0 and observed_at is null"
 WATCHED = f"not (closed_at is null) and {NOT_OBSERVED}"
 #: The broker and connection that the route's queues are on.
 HERE = "(select system from route_state where route = :route)"
+#: The newest slice of all: what is claimed from now on has a later one, whatever any clock says.
+NEWEST_SLICE = "(select coalesce(max(slice_id), 0) from delivery_slices)"
 #: Over ``redelivery_attempts``: it counts for breakers; what a consumer put off for later did not fail, nor stay.
 COUNTS = "coalesce(return_kind, 'dead_letter') = 'dead_letter'"
 #: Over ``escalated_messages``: a person has to say something.

@@ -11,13 +11,15 @@ from typing import Literal
 from redrive.classification.causes import PROFILES, Cause, Verdict
 from redrive.lifecycle import Plan
 from redrive.policy import backoff
+from redrive.policy.worked_past import CLOCKS
 
 Mode = Literal[Plan.REQUEUE, Plan.DELAY, Plan.CANARY]
 #: ``stuck``: at least one of them holds messages and gets nowhere.
 Consumers = Literal["well", "stuck"]
 
-#: What is kept clear of the end of a broker's duplicate window: clocks differ, and requests take time.
-LEAST_MARGIN = timedelta(minutes=1)
+#: What is kept clear of the end of a broker's duplicate window: who claimed and who repeats may be two processes, whose
+#: clocks differ, and requests take time.
+LEAST_MARGIN = CLOCKS + timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)

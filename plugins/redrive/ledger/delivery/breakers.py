@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection, Row
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
-from redrive.ledger.predicates import COUNTS
+from redrive.ledger.predicates import COUNTS, NEWEST_SLICE
 from redrive.ledger.transactions import RouteLease, RunTransaction, Transaction
 from redrive.policy import gates
 from redrive.policy.gates import Counts, Outcomes, Stage, Step
@@ -215,9 +215,9 @@ def quota(connection: Connection, route: str, destination: str) -> int | None:
 # --- stages -----------------------------------------------------------------------------------------------
 
 #: A group of which something is to be planned gets its gate.
-_ADD_GATES = """
-insert into breakers (route, group_id, stage, allowed, stage_at, began_at)
-select distinct route, group_id, :stage, :allowed, :begins_at, :begins_at
+_ADD_GATES = f"""
+insert into breakers (route, group_id, stage, allowed, stage_at, began_at, stage_slice, began_slice)
+select distinct route, group_id, :stage, :allowed, :begins_at, :begins_at, {NEWEST_SLICE}, {NEWEST_SLICE}
 from messages
 where route = :route and state = 'classified' and group_id is not null
 on conflict (route, group_id) do nothing
@@ -261,8 +261,9 @@ def add_destination(tx: RunTransaction, destination: str) -> None:
     """See to it that a destination has a breaker: an open one, before anything is sent there."""
     tx.execute(
         sql(
-            "insert into breakers (route, destination, stage, stage_at, began_at)"
-            " values (:route, :destination, 'open', :now, :now) on conflict (route, destination) do nothing"
+            "insert into breakers (route, destination, stage, stage_at, began_at, stage_slice, began_slice) values"
+            f" (:route, :destination, 'open', :now, :now, {NEWEST_SLICE}, {NEWEST_SLICE})"
+            " on conflict (route, destination) do nothing"
         ),
         {"destination": destination},
     )
@@ -270,10 +271,12 @@ def add_destination(tx: RunTransaction, destination: str) -> None:
 
 #: The next stage of one breaker, if it is at the one that it was read at. What leaves ``tripped`` is tried anew: what
 #: was sent before tells nothing of it.
-_STEP = """
+_STEP = f"""
 update breakers set
     stage = :stage, period = period + 1, allowed = :allowed, trips = :trips, cool_down_until = :cool_down_at,
-    reason = :reason, stage_at = :now, began_at = case when stage = 'tripped' then :now else began_at end
+    reason = :reason, stage_at = :now, began_at = case when stage = 'tripped' then :now else began_at end,
+    stage_slice = {NEWEST_SLICE},
+    began_slice = case when stage = 'tripped' then {NEWEST_SLICE} else began_slice end
 where route = :route and (group_id = :group_id or destination = :destination) and stage_id = :stage_id
 returning stage_id
 """
@@ -330,7 +333,8 @@ def begin_anew(
         tx.execute(
             sql(
                 "update breakers set stage = :stage, period = period + 1, allowed = :allowed, cool_down_until = null,"
-                f" reason = :reason, stage_at = :now, began_at = :now where route = :route and {which}"
+                f" reason = :reason, stage_at = :now, began_at = :now, stage_slice = {NEWEST_SLICE},"
+                f" began_slice = {NEWEST_SLICE} where route = :route and {which}"
             ),
             {**(values or {}), "stage": stage, "allowed": allowed, "reason": reason},
         ).rowcount

@@ -18,7 +18,7 @@ from redrive.ledger.delivery.lanes import NativeDelay, due_by, native_delay_valu
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import HERE, due, listed
+from redrive.ledger.predicates import HERE, IS_STOPPED, NEWEST_SLICE, due, listed
 from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.tables import redelivery_attempts
 from redrive.ledger.transactions import RouteLease, RunTransaction
@@ -184,8 +184,8 @@ def claim_resends(
     """Claim selected unknown sends that are to be repeated: the same attempt, so that native dedupe works for us. What
     the selection limits the run to holds for these and for :func:`claim` together; all causes go, whatever their ids.
 
-    Those that are repeated only because the broker dedupes are claimed for no longer than ``dedupes_for`` after their
-    first claim; None: not at all.
+    None goes behind a gate that lets nothing go. Those that are repeated only because the broker dedupes are claimed
+    for no longer than ``dedupes_for`` after their first claim; None: not at all.
     """
     where, values = asked.selection.where()
     if asked.in_order:
@@ -203,7 +203,7 @@ def claim_resends(
                 " where route = :route and state = 'unknown' and destination = :destination and (plan = 'resend'"
                 " or plan = 'repeat' and exists (select 1 from redelivery_attempts first"
                 " where first.message_id = messages.message_id and first.attempt = messages.attempts"
-                f" and first.claimed_at > :after_at)) and {where}"
+                f" and first.claimed_at > :after_at)) and not ({IS_STOPPED}) and {where}"
                 f" order by message_id limit :limit {ledger.dialect.locked}"
             ),
             {
@@ -265,7 +265,7 @@ def seen(connection: Connection, route: str, as_of: datetime | None = None) -> t
             {"route": route, "as_of_at": as_of},
         ).scalar_one()
         return int(newest), {}
-    newest = connection.execute(sql("select coalesce(max(slice_id), 0) from delivery_slices")).scalar_one()
+    newest = connection.execute(sql(f"select {NEWEST_SLICE}")).scalar_one()
     rows = connection.execute(
         sql("select slice_id, sent from delivery_slices where route = :route and closed_at is null"), {"route": route}
     )

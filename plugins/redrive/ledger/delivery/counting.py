@@ -7,6 +7,9 @@ An attempt carries the stage of its group's breaker and that of its destination'
 - when it stayed away, if it was sent since the stage began;
 - when it came back, if it was sent since this series of stages began: a late return is seen by the stage that is.
 
+What was sent since then is what was claimed since then: slices are numbered in order, and clocks of processes differ.
+Of a slice in the middle of which a person began the stage, what its process says was sent later has taken a place too.
+
 So a stage that knows as many outcomes as it has sent knows all of its own, and an open breaker, through which most
 goes, costs nothing until an outcome is known. What a consumer put into a delay queue did not fail and counts for none;
 nor does what nobody watches any more (:func:`forget_sends`). Each is written by who learns it, in the same transaction.
@@ -27,7 +30,8 @@ _TAKE_PLACES_OF_GROUPS = f"""
 update redelivery_attempts set group_stage = breakers.stage_id
 from breakers
 where
-    redelivery_attempts.slice_id = :slice_id and redelivery_attempts.sent_at >= breakers.stage_at
+    redelivery_attempts.slice_id = :slice_id and redelivery_attempts.sent_at is not null
+    and (breakers.stage_slice < :slice_id or breakers.stage_at <= redelivery_attempts.sent_at)
     and breakers.route = :route and breakers.group_id = redelivery_attempts.group_id and breakers.stage in {_TAKEN}
 """
 #: And of the limited stage that their destination's breaker is at.
@@ -35,7 +39,8 @@ _TAKE_PLACES_OF_DESTINATIONS = f"""
 update redelivery_attempts set destination_stage = breakers.stage_id
 from breakers
 where
-    redelivery_attempts.slice_id = :slice_id and redelivery_attempts.sent_at >= breakers.stage_at
+    redelivery_attempts.slice_id = :slice_id and redelivery_attempts.sent_at is not null
+    and (breakers.stage_slice < :slice_id or breakers.stage_at <= redelivery_attempts.sent_at)
     and breakers.route = :route and breakers.destination = redelivery_attempts.destination
     and breakers.stage in {_TAKEN}
 """
@@ -56,14 +61,14 @@ def take_places(tx: RunTransaction, slice_id: int) -> None:
 
 
 #: For the SET of whoever writes an outcome: the attempts count for the present stages of their breakers, if they were
-#: sent since the moment in column ``{since}``.
+#: sent in a slice after the one in column ``{since}``.
 _COUNT = """
     group_stage = coalesce(
         (
             select stage_id from breakers
             where
                 breakers.route = redelivery_attempts.route and breakers.group_id = redelivery_attempts.group_id
-                and breakers.{since} <= coalesce(redelivery_attempts.sent_at, redelivery_attempts.unknown_at)
+                and breakers.{since} < redelivery_attempts.slice_id
         ),
         group_stage
     ),
@@ -72,16 +77,16 @@ _COUNT = """
             select stage_id from breakers
             where
                 breakers.route = redelivery_attempts.route and breakers.destination = redelivery_attempts.destination
-                and breakers.{since} <= coalesce(redelivery_attempts.sent_at, redelivery_attempts.unknown_at)
+                and breakers.{since} < redelivery_attempts.slice_id
         ),
         destination_stage
     )
 """
 #: Attempts that stayed away count for the present stages, if sent since those began. One of which nobody knew whether
 #: it was sent took no place until now.
-STAYED = _COUNT.format(since="stage_at")
+STAYED = _COUNT.format(since="stage_slice")
 #: Attempts that came back count for the present stages, if sent since this series of stages began.
-CAME_BACK = _COUNT.format(since="began_at")
+CAME_BACK = _COUNT.format(since="began_slice")
 
 
 def forget_sends(tx: RunTransaction, which: str, values: Mapping[str, Any]) -> None:

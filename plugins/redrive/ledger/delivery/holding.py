@@ -15,7 +15,7 @@ from redrive.ledger.delivery.breakers import GroupGate
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import listed
+from redrive.ledger.predicates import TO_RESEND, listed
 from redrive.ledger.review import escalations
 from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.transactions import RouteLease, RunTransaction
@@ -215,7 +215,7 @@ def _of_unmoved(tx: RunTransaction, gates: Mapping[GroupGate, str]) -> list[tupl
 
 def put_to_review(ledger: Ledger, lease: RouteLease, gates: Mapping[GroupGate, str], now: datetime) -> dict[str, int]:
     """The canary behind these gates failed (gate -> reason): what a person released is asked again, the rest is to be
-    asked about."""
+    asked about; so are sends of unknown fate that would be made again now."""
     reopened = to_review = 0
     with ledger.under(lease, now) as tx:
         for group_id, reason in _of_unmoved(tx, gates):
@@ -237,4 +237,9 @@ def put_to_review(ledger: Ledger, lease: RouteLease, gates: Mapping[GroupGate, s
                     action=Action.REOPEN, **common,
                 )  # fmt: skip
                 to_review += move(tx, state, State.TO_REVIEW, where=_OF_GROUP, action=Action.PUT_TO_REVIEW, **common)
+            unknown = f"Nobody knows whether it was sent. {reason}"
+            to_review += move(
+                tx, State.UNKNOWN, State.TO_REVIEW, where=f"{_OF_GROUP} and {TO_RESEND}",
+                action=Action.PUT_TO_REVIEW, **common | {"values": values | {"why": unknown}, "reason": unknown},
+            )  # fmt: skip
     return {"reopened": reopened, "to_review": to_review}

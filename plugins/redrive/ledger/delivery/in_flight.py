@@ -16,7 +16,7 @@ from redrive.ledger.delivery import observations
 from redrive.ledger.delivery.claims import OF_CAUSE
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
-from redrive.ledger.predicates import HERE, WATCHED
+from redrive.ledger.predicates import HERE, NEWEST_SLICE, WATCHED
 from redrive.ledger.transactions import Transaction
 
 #: A queue that tells nothing keeps its messages so long, unless told otherwise. Of what was sent before, nobody will
@@ -81,7 +81,7 @@ def vouch(ledger: Ledger, route: str, destination: str, *, by: str, now: datetim
     begin now. Where its depth is told, that is what counts.
     """
     with ledger.by(by, now, route=route) as tx:
-        newest = tx.connection.execute(sql("select coalesce(max(slice_id), 0) from delivery_slices")).scalar_one()
+        newest = tx.connection.execute(sql(f"select {NEWEST_SLICE}")).scalar_one()
         found = sends(tx.connection, SendTarget(route, destination, newest), now, most=1 << 31)
         if not observations.tells_depth(tx.connection, route, destination):
             found = max(found, _work_past(tx, destination))

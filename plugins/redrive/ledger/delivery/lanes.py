@@ -11,7 +11,7 @@ from redrive.audit_actions import Action
 from redrive.ledger.delivery import aiming, ordering
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import TO_RESEND, WATCHED, due
+from redrive.ledger.predicates import IS_STOPPED, TO_RESEND, WATCHED, due
 from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import State
@@ -76,7 +76,7 @@ def of_resends(connection: Connection, route: str) -> list[Lane]:
     rows = connection.execute(
         sql(
             f"select destination, count(*) as due from messages where route = :route and {TO_RESEND}"
-            " and destination is not null group by destination"
+            f" and destination is not null and not ({IS_STOPPED}) group by destination"
         ),
         {"route": route},
     )

@@ -4,6 +4,9 @@ Of the messages of one key that are not finished only the first may go: the one 
 enqueued at the same moment, as far as the broker tells time, the one that was staged first. One whose time nobody told
 comes before those whose time is known: it may be older, and might wait for ever behind a key that always has another.
 The first goes only when everything that had died before it is staged, so that no earlier one still lies in a source.
+
+A send of which nobody watches any more what becomes of it (:func:`redrive.ledger.delivery.outcomes.lose_sight`) keeps
+no later one: they would wait for ever.
 """
 
 from dataclasses import dataclass
@@ -13,6 +16,13 @@ from typing import Any
 from redrive.ledger.predicates import UNFINISHED
 from redrive.message import MAX_ROWS
 
+#: The last send of message ``first`` is watched no more, and its outcome is not known.
+_OUT_OF_SIGHT = """
+first.state = 'sent' and exists (
+    select 1 from redelivery_attempts last inner join delivery_slices went on went.slice_id = last.slice_id
+    where last.message_id = first.message_id and last.attempt = first.attempts and not (went.observed_at is null)
+)
+"""
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -28,7 +38,7 @@ def first(table: str) -> str:
     """A condition: nothing of this message's key comes before it. True of one without a key."""
     of_its_key = (
         f"select first.message_id from messages first where first.route = {table}.route and first.order_key ="
-        f" {table}.order_key and first.order_key is not null and first.state in {UNFINISHED}"
+        f" {table}.order_key and first.order_key is not null and first.state in {UNFINISHED} and not ({_OUT_OF_SIGHT})"
         " and first.first_enqueued_at"
     )
     # Databases disagree on where NULL sorts, also in an index; each half is the first entry of a range of it on both.

@@ -1,12 +1,22 @@
-"""Up to when the sources are drained and loaded: whatever came back to them before that moment is known."""
+"""Up to when the sources are drained and loaded: whatever came back to them before that moment is known.
 
-from collections.abc import Sequence
-from datetime import datetime
+Unless it was gone by then: a source that was not emptied for longer than it keeps its messages (a pause, a scheduler
+that was off) may have had and lost what came back, and its emptiness proves nothing of that.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
+from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.transactions import RouteLease
+from redrive.ledger.moves import record_event
+from redrive.ledger.predicates import HERE
+from redrive.ledger.transactions import RouteLease, RunTransaction
 
 #: A source was empty of what had died before a moment; what was staged of it may not be loaded yet.
 _DRAINED = """
@@ -17,12 +27,18 @@ on conflict (route, source) do update set pending_to = excluded.pending_to
 #: What was drained is known, once nothing that is staged of the route remains to be loaded.
 _LOADED = """
 update source_state set drained_to = pending_to, pending_to = null
-where
-    route = :route and pending_to is not null
-    and not exists (
-        select 1 from staging_batches
-        where route = :route and {state} in ('recorded', 'settled') and loaded_at is null
-    )
+where route = :route and pending_to is not null and {nothing_staged}
+"""
+_NOTHING_STAGED = """
+not exists (
+    select 1 from staging_batches
+    where route = :route and {state} in ('recorded', 'settled') and loaded_at is null
+)
+"""
+#: The same sources before, where it is known how long they keep their messages.
+_KEEPING = """
+select source, retention_seconds, drained_to, pending_to from source_state
+where route = :route and pending_to is not null and retention_seconds is not null and {nothing_staged}
 """
 
 
@@ -42,7 +58,22 @@ def forget_pending(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
 def sources_loaded(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
     """All recorded batches of the route are loaded: what was drained is now also known."""
     with ledger.under(lease, now) as tx:
-        tx.execute(sql(_LOADED.format(state=tx.dialect.off_index("state"))))  # else it reads all that were settled
+        # Else it reads all that were settled.
+        nothing_staged = _NOTHING_STAGED.format(state=tx.dialect.off_index("state"))
+        for row in tx.execute(sql(_KEEPING.format(nothing_staged=nothing_staged))).all():
+            emptied, empty = parse_instant(row.drained_to), parse_instant(row.pending_to)
+            keeps = timedelta(seconds=row.retention_seconds)
+            if empty is not None and (emptied is None or empty - emptied > keeps):
+                _lose_sight(
+                    tx,
+                    row.source,
+                    emptied,
+                    f"It may have come back to {row.source} and been lost there: nobody emptied that for longer than it"
+                    " keeps messages.",
+                    only="claimed_at < :kept_from",
+                    values={"kept_from": empty - keeps},
+                )
+        tx.execute(sql(_LOADED.format(nothing_staged=nothing_staged)))
 
 
 def drained_to(connection: Connection, route: str, sources: Sequence[str]) -> datetime | None:
@@ -55,3 +86,71 @@ def drained_to(connection: Connection, route: str, sources: Sequence[str]) -> da
     }
     known = [moments.get(source) for source in sources]
     return None if not known or None in known else min(m for m in known if m is not None)
+
+
+def left(connection: Connection, route: str, sources: Collection[str]) -> list[str]:
+    """The sources that the route drained before and that are not among its ``sources`` any more."""
+    known = connection.execute(
+        sql("select source from source_state where route = :route order by source"), {"route": route}
+    ).scalars()
+    return [source for source in known if source not in sources]
+
+
+#: Where messages of a source went, or what came back to it: what fails there lands in it.
+_FEEDING = """
+select destination from messages where route = :route and source = :source and destination is not null
+union
+select attempts.destination
+from repeat_copies copies
+inner join redelivery_attempts attempts
+    on attempts.message_id = copies.message_id and attempts.attempt = copies.attempt
+where copies.route = :route and copies.source = :source and copies.kind in ('returned', 'surplus')
+"""
+
+
+def _lose_sight(
+    tx: RunTransaction,
+    source: str,
+    emptied: datetime | None,
+    reason: str,
+    *,
+    only: str = "1 = 1",
+    values: Mapping[str, Any] = MappingProxyType({}),
+) -> int:
+    """Nobody will see what earlier runs sent that may have come back to ``source`` after it was ``emptied`` last; of
+    how many messages."""
+    later = "" if emptied is None else " and (window_ends_at is null or window_ends_at > :emptied_at)"
+    return outcomes.lose_sight(
+        tx,
+        until_fence=tx.lease.fence - 1,
+        reason=reason,
+        only=f"system = {HERE}{later} and (destination in ({_FEEDING}) or not exists ({_FEEDING})) and {only}",
+        values={**values, "source": source} | ({} if emptied is None else {"emptied_at": emptied}),
+    )
+
+
+def leave(ledger: Ledger, lease: RouteLease, source: str, now: datetime) -> int:
+    """The route doesn't drain ``source`` any more: what earlier runs sent and may have come back there later than it
+    was last emptied stays sent, and is never presumed; how many messages that is. What is known of the source is
+    forgotten."""
+    with ledger.under(lease, now) as tx:
+        row = tx.execute(
+            sql("select drained_to from source_state where route = :route and source = :source"), {"source": source}
+        ).first()
+        if row is None:
+            return 0
+        unseen = _lose_sight(
+            tx,
+            source,
+            parse_instant(row.drained_to),
+            f"It may have come back to {source}, which the route does not drain any more.",
+        )
+        tx.execute(sql("delete from source_state where route = :route and source = :source"), {"source": source})
+        record_event(
+            tx,
+            Action.CHANGE_CONFIGURATION,
+            count=unseen,
+            selection={"source": source, "unseen_sends": unseen},
+            reason=f"{source} is no source of the route any more: what may have come back to it is never presumed.",
+        )
+    return unseen

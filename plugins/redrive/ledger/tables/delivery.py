@@ -134,6 +134,9 @@ breakers = Table(
     Column("stage_at", Instant, nullable=False),
     # Since when it is tried in this series of stages: what was sent before, before a fix perhaps, tells nothing.
     Column("began_at", Instant, nullable=False),
+    # The newest slice at those two moments: what is claimed later has a later one, whatever a clock says.
+    Column("stage_slice", sa.BigInteger, nullable=False, server_default=text("0")),
+    Column("began_slice", sa.BigInteger, nullable=False, server_default=text("0")),
     CheckConstraint(
         f"destination is null and group_id is not null and stage in {listed(OF_GROUPS)}"
         f" or group_id is null and destination is not null and stage in {listed(OF_DESTINATIONS)}",

@@ -98,6 +98,8 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("stage_at", Instant(), nullable=False),
         sa.Column("began_at", Instant(), nullable=False),
+        sa.Column("stage_slice", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("began_slice", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.CheckConstraint(
             "destination is null and group_id is not null and stage in ('canary', 'ramp', 'open', 'failed', 'tripped')"
             " or group_id is null and destination is not null and stage in ('open', 'tripped', 'half_open')",
