@@ -24,7 +24,10 @@ from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import Decision
 
 #: SQL over ``messages``: it may have been sent already, so people are asked something else than what stands.
-_IN_DOUBT = f"({PERHAPS_SENT} or coalesce(messages.reason, '') in (:of_a_file, :of_a_backup))"
+_IN_DOUBT = (
+    f"({PERHAPS_SENT} or coalesce(messages.reason, '') = :of_a_file"
+    " or coalesce(messages.reason, '') like '%' || :of_a_backup)"
+)
 #: SQL over ``escalated_messages``: a person took back what was decided about the message.
 _TAKEN_BACK = (
     "exists (select 1 from audit_events told where told.message_id = escalated_messages.message_id and told.action in"
