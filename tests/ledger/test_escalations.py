@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DatabaseError
 
 from redrive.ledger import schema
+from redrive.ledger.account import notifications
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.review import applying, escalations
 from redrive.ledger.review.applying import Decided
@@ -584,6 +585,40 @@ def test_a_group_that_was_archived_is_raised_again_by_what_keeps_failing(bug: Wo
     assert (open_messages, last, by) == (1, "discard", "ana")
     assert because == "decided last time: discard by ana"
     assert (last_day, trend) == (1, "rising")
+
+
+def test_a_group_tells_what_people_decided_last_and_not_what_was_asked_last(workshop: Workshop) -> None:
+    workshop.die("a", "b", "c", error=KEY_ERROR)
+    workshop.cycle()
+    last = "select open_messages, last_decision, last_decided_by, suggested_because from review_groups"
+    person(workshop, "update escalated_messages set decision = 'discard', decided_by = 'ana' where payload = 'b'")
+    workshop.review()
+    assert workshop.query(last) == [(2, "discard", "ana", "decided last time: discard by ana")]
+    time.sleep(0.01)  # a moment has to pass, also for a clock of milliseconds
+    person(workshop, "update escalated_messages set decision = 'redeliver', decided_by = 'ben' where payload = 'a'")
+    workshop.review()
+    workshop.cycle()
+    assert workshop.query(last) == [(1, "redeliver", "ben", "decided last time: redeliver by ben")]
+    pipeline.restore(workshop.settings, workshop.begin(), **workshop.options())
+    workshop.advance(hours=1)
+    workshop.cycle()
+    assert workshop.query(last) == [(1, "redeliver", "ben", "decided last time: redeliver by ben")], "of people"
+
+
+def test_a_group_is_given_advice_only_where_it_is_right_for_all_that_is_open(workshop: Workshop) -> None:
+    workshop.die("a", "b", "c", error=KEY_ERROR)
+    workshop.cycle()
+    person(workshop, "update escalated_messages set suggested_decision = 'discard' where payload in ('a', 'b')")
+    person(workshop, "update escalated_messages set decision = 'discard', decided_by = 'ana' where payload = 'a'")
+
+    def advice() -> tuple[str | None, str]:
+        with workshop.ledger.read() as connection:
+            (told,) = notifications.groups(connection, "orders").values()
+        return workshop.query("select suggested_decision from review_groups")[0][0], told["suggested_decision"]
+
+    assert advice() == (None, "none")
+    person(workshop, "update escalated_messages set decision = 'redeliver', decided_by = 'ana' where payload = 'c'")
+    assert advice() == ("discard", "discard"), "what is decided needs none"
 
 
 def test_a_group_tells_what_came_of_earlier_redeliveries(bug: Workshop) -> None:

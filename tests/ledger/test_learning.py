@@ -13,6 +13,9 @@ from redrive.ledger.drain import groups
 from redrive.ledger.drain.groups import Group
 from redrive.stages import learn
 from tests.ledger.planting import Plant
+from tests.ledger.test_escalations import person
+from tests.ledger.test_restore import restore
+from tests.workshop import Workshop
 
 
 def group(plant: Plant, template: str) -> int:
@@ -49,6 +52,23 @@ def test_the_ledger_tells_what_stayed_away_and_what_came_back(plant: Plant) -> N
         "zorp blinked": Lesson("zorp blinked", 5, 0, 0, 0),
         "glim refused": Lesson("glim refused", 0, 4, 0, 0),
     }
+
+
+def test_what_people_did_not_say_about_a_failure_teaches_nothing(workshop: Workshop) -> None:
+    """A restore closes what it puts back, and a second copy is discarded because there is a first one."""
+    workshop.die(*"abcdef", error="zorp blinked")
+    workshop.cycle()
+    person(workshop, "update escalated_messages set decision = 'discard', decided_by = 'ana' where payload = 'a'")
+    person(
+        workshop,
+        "update escalated_messages set decision = 'discard', decided_by = 'ana', reason = 'It may be a second copy of"
+        " message r-1: then discard it.' where payload = 'b'",
+    )
+    workshop.review()
+    assert restore(workshop)["restored"] == 4
+    assert workshop.query("select decision, count(*) from escalated_messages group by decision") == [("discard", 6)]
+    with workshop.ledger.read() as connection:
+        assert [lesson.discarded for lesson in learning.lessons(connection)] == [1]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import DatabaseError
 
+from redrive.stages import pipeline
 from tests.ledger.planting import Plant
 from tests.ledger.test_escalations import person, rows, typed
+from tests.ledger.test_restore import Lost
 from tests.workshop import KEY_ERROR, Workshop
 
 OTHER = 'Traceback (most recent call last):\n  File "shop.py", line 9, in pay\nZeroDivisionError: division by zero'
@@ -140,6 +142,67 @@ def test_where_two_have_to_agree_it_holds_only_with_the_second_person(ledger_url
     assert rows(workshop, "status, decided_by, approved_by")[-1] == ("decided", "ana", "ben")
     assert workshop.review()["discarded"] == 1
     workshop.ledger.close()
+
+
+@pytest.mark.parametrize("decision", ["redeliver", "discard"])
+def test_what_somebody_took_back_is_not_decided_again_by_what_stands(known: Workshop, decision: str) -> None:
+    stand(known, decision)
+    known.die("later", "and later", error=KEY_ERROR)
+    known.cycle()
+    person(
+        known,
+        "update escalated_messages set decision = null, decided_by = 'ben', note = 'not this one'"
+        " where payload = 'later'",
+    )
+    known.review()
+    known.cycle()
+    assert rows(known, "payload, status, decision, note")[1:] == [
+        ("later", "open", None, "not this one"),
+        ("and later", "applied", decision, "standing decision 1: known bug"),
+    ]
+    assert b"later" not in known.bodies("orders")
+    assert known.audit() == []
+
+
+class TestWhatMayHaveBeenSentAlready:
+    """It is asked whether to send it again, and a standing decision answers what was wrong with the first send."""
+
+    def test_because_a_delivery_lost_sight_of_it(self, workshop: Workshop) -> None:
+        workshop.die("first")
+        workshop.cycle()
+        workshop.consume()
+        workshop.advance(minutes=1)
+        stand(workshop, "redeliver")
+        workshop.die("a")
+        workshop.broker = Lost(workshop)  # type: ignore[assignment]
+        workshop.cycle()
+        workshop.broker = workshop.broker._broker  # type: ignore[attr-defined]
+        self.is_for_people(workshop, sent=[b"a"])
+
+    def test_because_the_ledger_was_restored_from_a_backup(self, workshop: Workshop) -> None:
+        workshop.die("first")
+        workshop.cycle()
+        workshop.consume()
+        workshop.advance(minutes=1)
+        stand(workshop, "redeliver")
+        workshop.die("a")
+        workshop.planned()
+        workshop.advance(hours=1)
+        run = workshop.begin()
+        pipeline.adopt(workshop.settings, run, restored=True, **workshop.options())
+        pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+        self.is_for_people(workshop, sent=[])
+
+    @staticmethod
+    def is_for_people(workshop: Workshop, sent: list[bytes]) -> None:
+        for _ in range(4):
+            workshop.advance(hours=1)
+            workshop.cycle()
+            workshop.review()
+        assert rows(workshop, "payload, status, decision") == [("a", "open", None)]
+        assert workshop.bodies("orders") == sent
+        person(workshop, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+        assert workshop.review()["released"] == 1, "a person may say so"
 
 
 def test_nonsense_is_refused_at_once(plant: Plant) -> None:

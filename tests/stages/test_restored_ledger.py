@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from redrive.errors import PathTaken
-from redrive.ledger.drain import batches
+from redrive.ledger.drain import adopting, batches
 from redrive.ledger.engine import Ledger, sql
 from redrive.stages import pipeline
 from redrive.staging.batch_files import Staging
@@ -151,6 +151,43 @@ def test_a_decision_that_was_not_carried_out_at_the_time_of_the_backup_is_asked_
     workshop.cycle()
     assert workshop.bodies("orders") == []
     assert workshop.query("select status from escalated_messages") == [("reopened",)]
+
+
+def test_who_was_asked_already_at_the_time_of_the_backup_is_told_that_somebody_may_have_answered(
+    workshop: Workshop,
+) -> None:
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    back_up(workshop)
+    decide = "update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = 'fixed'"
+    workshop.change(decide)
+    workshop.review()
+    workshop.cycle()
+    assert workshop.consume() == 1
+    restore_backup(workshop)
+    workshop.advance(minutes=30)
+    assert adopt(workshop, restored=True) == {"doubted": 1}
+    assert adopt(workshop, restored=True) == {}, "it is told once"
+    workshop.cycle()
+    told = "select status, refusal from escalated_messages"
+    assert workshop.query(told) == [("reopened", adopting.OF_A_BACKUP)]
+    workshop.change(decide)
+    assert workshop.review()["released"] == 1, "people may know better"
+
+
+def test_what_was_on_its_way_to_people_at_the_time_of_the_backup_says_so(workshop: Workshop) -> None:
+    workshop.die("a", error=KEY_ERROR)
+    for name, _ in workshop.stages(workshop.begin()):
+        if name == "deliver":
+            break
+    assert workshop.states() == {"to_review": 1}
+    workshop.advance(hours=1)
+    (before,) = workshop.query("select reason from messages")[0]
+    assert adopt(workshop, restored=True) == {"doubted": 1}
+    workshop.cycle()
+    assert workshop.query("select status, reason from escalated_messages") == [
+        ("open", f"{before} {adopting.OF_A_BACKUP}")
+    ]
 
 
 def test_a_row_that_was_open_in_the_backup_does_not_cost_the_file_that_was_settled_since(

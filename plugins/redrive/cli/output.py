@@ -301,7 +301,13 @@ def print_review_groups(console: Console, rows: Sequence[dict[str, Any]]) -> Non
     console.print(Text(columns.format("group", "open", "cause", "oldest", "sent/back", "suggested"), style="bold"))
     for row in rows:
         went = f"{row['redelivered']}/{row['returned']}"
-        told = (row["open_messages"], row["cause"] or "", str(row["oldest"])[5:16], went, row["suggested_decision"])
+        told = (
+            row["open_messages"],
+            row["cause"] or "",
+            str(row["oldest"])[5:16],
+            went,
+            row["suggested_decision"] or "",
+        )
         console.print(Text(columns.format(row["group_id"] or "none", f"{told[0]:,}", *told[1:])))
         about = f"{row['route']}: {row['template'] or row['why'] or ''}"
         about = " " * 9 + _printable(" ".join(about.split()))

@@ -118,7 +118,9 @@ def groups(connection: Connection, route: str) -> dict[str, Facts]:
     """The groups of which messages wait for a decision."""
     # Status by status: what waits is found by that, among all that was ever decided.
     suggested = (
-        "(select max(asked.suggested_decision) from escalated_messages asked"
+        # none where one word is not right for all: as review_groups says it
+        "(select case when min(asked.suggested_decision) = max(asked.suggested_decision)"
+        " then max(asked.suggested_decision) else '' end from escalated_messages asked"
         " where asked.route = :route and asked.status = '{status}' and asked.group_id {same})"
     )
     waiting = " union all ".join(
@@ -130,7 +132,8 @@ def groups(connection: Connection, route: str) -> dict[str, Facts]:
     )
     rows = connection.execute(
         sql(
-            "select waiting.group_id, sum(waiting.n) as n, max(waiting.suggested) as suggested, failure_groups.cause"
+            "select waiting.group_id, sum(waiting.n) as n, case when min(waiting.suggested) = max(waiting.suggested)"
+            " then max(waiting.suggested) end as suggested, failure_groups.cause"
             f" from ({waiting}) waiting left join failure_groups on failure_groups.group_id = waiting.group_id"
             " group by waiting.group_id, failure_groups.cause"
         ),

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move, record_event
-from redrive.ledger.review.escalations import decided_about
+from redrive.ledger.predicates import ASKED, TO_ASK, UNDECIDED_REVIEW
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import State
 from redrive.message import ROW_BITS
@@ -68,11 +68,19 @@ def hold_for_people(tx: RunTransaction, batch_ids: Sequence[int]) -> int:
 def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
     """The ledger was restored from a backup: of what it says waits to be sent, or is to be, people are to be asked.
 
-    Decisions that were not carried out are asked again. Returns how many messages it is about.
+    Who is asked already is told, because somebody may have answered since; decisions that were not carried out are
+    asked again. Returns how many messages it is about.
     """
     doubted = 0
     with ledger.under(lease, now) as tx:
         values = {"why": OF_A_BACKUP}
+        doubted += tx.execute(
+            sql(
+                "update messages set reason = coalesce(reason || ' ', '') || :why where route = :route"
+                f" and {TO_ASK} and coalesce(reason, '') not like '%' || :why"
+            ),
+            values,
+        ).rowcount
         for state in (State.CLASSIFIED, State.WAITING, State.HELD):
             doubted += move(
                 tx,
@@ -87,8 +95,12 @@ def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
         asked_again = tx.execute(
             sql(
                 "update escalated_messages set status = 'reopened', decision = null, decided_at = null,"
-                " approved_by = null, refusal = :why where route = :route and "
-                + decided_about(tx, "select message_id from messages where route = :route and state = 'escalated'")
+                " approved_by = null, refusal = case when status = 'decided' then '' else coalesce(refusal || ' ', '')"
+                " end || :why where route = :route and"
+                f" (status = 'decided' or {UNDECIDED_REVIEW} and coalesce(refusal, '') not like '%' || :why)"
+                # what was released is asked about again once it is on its way to people
+                " and not exists (select 1 from messages where messages.message_id = escalated_messages.message_id"
+                f" and not messages.{ASKED})"
             ),
             values,
         ).rowcount

@@ -23,6 +23,8 @@ from redrive.message import batch_and_row, body_hash, redrive_id_of
 
 #: State of a candidate that is not a message.
 SUSPECTED = "suspected"
+#: How the question about one begins.
+SECOND_COPY = "It may be a second copy of message"
 #: Why a decision on a copy of which nobody knows the body is refused.
 UNKNOWN_BODY = (
     "its staging file is damaged or missing, so nobody knows what it is: bring the file back (`redrive audit` names it)"
@@ -45,7 +47,7 @@ def candidates(connection: Connection, route: str, *, after: int, limit: int) ->
     return [
         Candidate(
             row.copy_id, SUSPECTED, row.copy_id, row.source, row.destination, row.cause, row.group_id,
-            f"It may be a second copy of message {row.redrive_id or row.first_id}: then discard it. The broker gives no"
+            f"{SECOND_COPY} {row.redrive_id or row.first_id}: then discard it. The broker gives no"
             " proof either way.",
             0, row.enqueued_at, row.broker_message_id, row.message_key, row.body_bytes or 0,
         )

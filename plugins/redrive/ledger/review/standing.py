@@ -5,7 +5,8 @@ written into the review rows of newly escalated messages, in sets; from there on
 each of them: the same refusals, the same second person, the same canary, and a name in the audit trail.
 
 No loop comes of it: a message is released by a standing decision at most once, and a canary that fails after the
-decision was made suspends it, until people make another one.
+decision was made suspends it, until people make another one. It answers a failure, and no other question: whether to
+send what may have been sent already is asked of people, message by message.
 """
 
 from collections.abc import Iterable
@@ -15,9 +16,23 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive import audit_actions
+from redrive.ledger.drain import adopting
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import record_event
+from redrive.ledger.predicates import PERHAPS_SENT, listed
 from redrive.ledger.transactions import RouteLease
+from redrive.lifecycle import Decision
+
+#: SQL over ``messages``: it may have been sent already, so people are asked something else than what stands.
+_IN_DOUBT = (
+    f"({PERHAPS_SENT} or coalesce(messages.reason, '') = :of_a_file"
+    " or coalesce(messages.reason, '') like '%' || :of_a_backup)"
+)
+#: SQL over ``escalated_messages``: a person took back what was decided about the message.
+_TAKEN_BACK = (
+    "exists (select 1 from audit_events told where told.message_id = escalated_messages.message_id and told.action in"
+    f" {listed(audit_actions.of('withdraw', decision) for decision in Decision)})"
+)
 
 
 class Standing(NamedTuple):
@@ -67,6 +82,7 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
     with ledger.under(lease, now) as tx:
         # Whoever revokes one waits until what it decides is written, and nothing is decided by it afterwards.
         for one in in_force(tx.connection, lease.route, approvals=approvals, now=now, lock=tx.dialect.for_share):
+            sends = one.decision == "redeliver"
             count = tx.execute(
                 sql(
                     "update escalated_messages set decision = :decision, decided_by = :by, approved_by = :approved,"
@@ -74,12 +90,13 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
                     " and status = 'open' and escalated_at >= :since and exists (select 1 from messages"
                     " where messages.message_id = escalated_messages.message_id and messages.state = 'escalated'"
                     + (
-                        " and messages.releases = 0) and not exists (select 1 from breakers gate"
+                        f" and messages.releases = 0 and not {_IN_DOUBT}) and not exists (select 1 from breakers gate"
                         " where gate.route = :route and gate.group_id = :group_id and gate.stage = 'failed'"
                         " and gate.stage_at >= :since)"
-                        if one.decision == "redeliver"
+                        if sends
                         else ")"
                     )
+                    + f" and not {_TAKEN_BACK}"
                 ),
                 {
                     "decision": one.decision,
@@ -88,6 +105,7 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
                     "note": f"standing decision {one.standing_id}: {one.note}",
                     "group_id": one.group_id,
                     "since": one.created_at,
+                    **({"of_a_file": adopting.OF_A_FILE, "of_a_backup": adopting.OF_A_BACKUP} if sends else {}),
                 },
             ).rowcount
             if count:

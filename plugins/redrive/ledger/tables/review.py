@@ -7,6 +7,7 @@ from redrive.ledger.engine import Instant
 from redrive.ledger.tables.columns import BigId, metadata, one_of
 from redrive.lifecycle import Decision, IssueStatus, ReviewStatus
 
+_ANSWERED = "status = 'applied' and decided_by <> 'redrive restore'"
 escalated_messages = Table(
     "escalated_messages",
     metadata,
@@ -61,6 +62,16 @@ escalated_messages = Table(
         "decided_at",
         sqlite_where=text("decided_at is not null"),
         postgresql_where=text("decided_at is not null"),
+    ),
+    # What people decided last about a group, and was carried out: not what a restore wrote.
+    Index(
+        "ix_escalated_messages_answered",
+        "route",
+        "group_id",
+        "decided_at",
+        "escalation_id",
+        sqlite_where=text(_ANSWERED),
+        postgresql_where=text(_ANSWERED),
     ),
     # Which change was the last one.
     Index(

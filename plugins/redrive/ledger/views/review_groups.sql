@@ -1,6 +1,7 @@
 -- What people have to decide, one row per route and group, largest first when ordered by open_messages.
--- trend compares what was escalated within the last day with the day before it; last_… is the newest decision about the
--- group that was carried out; suggested_because says what speaks for the suggestion, outcomes before reasons.
+-- trend compares what was escalated within the last day with the day before it; last_… is the newest decision of people
+-- about the group that was carried out; suggested_decision is for all that nobody has decided, and null where that differs;
+-- suggested_because says what speaks for it, outcomes before reasons.
 create view review_groups as
 with reviews as (
     select
@@ -10,8 +11,8 @@ with reviews as (
         sum(case when status = 'decided' then 1 else 0 end) as decided_messages,
         min(case when status in ('open', 'refused', 'reopened') then first_enqueued_at end) as oldest,
         min(case when status in ('open', 'refused', 'reopened') then escalation_id end) as example_id,
-        max(case when status = 'applied' then escalation_id end) as last_id,
-        max(suggested_decision) as suggested_decision,
+        min(case when status in ('open', 'refused', 'reopened') then suggested_decision end) as one_suggestion,
+        max(case when status in ('open', 'refused', 'reopened') then suggested_decision end) as another_suggestion,
         sum(case when escalated_at >= {ago: 1 day} then 1 else 0 end) as last_day,
         sum(case when escalated_at >= {ago: 2 days} and escalated_at < {ago: 1 day} then 1 else 0 end) as day_before
     from escalated_messages
@@ -44,7 +45,7 @@ select
     coalesce(outcomes.redelivered, 0) as redelivered,
     coalesce(outcomes.returned, 0) as returned,
     coalesce(outcomes.stayed_away, 0) as stayed_away,
-    reviews.suggested_decision,
+    case when reviews.one_suggestion = reviews.another_suggestion then reviews.one_suggestion end as suggested_decision,
     first_one.reason as why,
     reviews.example_id,
     reviews.last_day,
@@ -73,6 +74,29 @@ from reviews
 left join issue_state on issue_state.route = reviews.route and issue_state.group_id = reviews.group_id
 left join failure_groups on failure_groups.group_id = reviews.group_id
 left join escalated_messages as first_one on first_one.escalation_id = reviews.example_id
-left join escalated_messages as last_one on last_one.escalation_id = reviews.last_id
+left join
+    escalated_messages as last_one
+    on
+        last_one.escalation_id = case
+            when reviews.group_id is null
+                then (
+                    select answered.escalation_id
+                    from escalated_messages as answered
+                    where
+                        answered.route = reviews.route and answered.group_id is null
+                        and answered.status = 'applied' and answered.decided_by <> 'redrive restore'
+                    order by answered.decided_at desc, answered.escalation_id desc
+                    limit 1
+                )
+            else (
+                select answered.escalation_id
+                from escalated_messages as answered
+                where
+                    answered.route = reviews.route and answered.group_id = reviews.group_id
+                    and answered.status = 'applied' and answered.decided_by <> 'redrive restore'
+                order by answered.decided_at desc, answered.escalation_id desc
+                limit 1
+            )
+        end
 left join outcomes on outcomes.route = reviews.route and outcomes.joined_id = coalesce(reviews.group_id, -1)
 where reviews.open_messages > 0 or reviews.decided_messages > 0

@@ -231,6 +231,14 @@ def upgrade() -> None:
         unique=False,
     )
     op.create_index(
+        "ix_escalated_messages_answered",
+        "escalated_messages",
+        ["route", "group_id", "decided_at", "escalation_id"],
+        unique=False,
+        sqlite_where=sa.text("status = 'applied' and decided_by <> 'redrive restore'"),
+        postgresql_where=sa.text("status = 'applied' and decided_by <> 'redrive restore'"),
+    )
+    op.create_index(
         "ix_escalated_messages_decided_at",
         "escalated_messages",
         ["decided_at"],

@@ -379,13 +379,13 @@ begin
         or (old.applied_at is not null and new.applied_at is distinct from old.applied_at) then
             raise exception 'a ruling does not change: take it back (revoked_by) and make another';
         end if;
-        if new.revoked_at is not null or new.revoked_by is not null then
-            if old.revoked_at is not null then
-                if (new.revoked_at, new.revoked_by) is distinct from (old.revoked_at, old.revoked_by) then
-                    raise exception 'this ruling was taken back already';
-                end if;
-                return new;
+        if old.revoked_at is not null then  -- for good: what was undone by it is not done again by a null
+            if (new.revoked_at, new.revoked_by) is distinct from (old.revoked_at, old.revoked_by) then
+                raise exception 'this ruling was taken back already';
             end if;
+            return new;
+        end if;
+        if new.revoked_at is not null or new.revoked_by is not null then
             if is_reviewer then
                 new.revoked_by := session_user;
             end if;
