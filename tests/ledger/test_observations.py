@@ -10,6 +10,7 @@ from redrive.ledger.engine import Ledger
 from tests import blank, query_plans
 from tests.ledger.planting import NOW, Plant
 from tests.probe import numbers
+from tests.workshop import ROUTE, Workshop
 
 
 def look(plant: Plant, hours: int, **depths: int) -> None:
@@ -70,3 +71,42 @@ def _work(path: Path, looks: int) -> int:
         assert len(inspecting.status(connection, "orders", NOW)["queues"]) == 2
     ledger.close()
     return work.hundreds
+
+
+def test_a_source_that_is_none_any_more_hides_only_what_comes_back_to_it(workshop: Workshop) -> None:
+    """What went elsewhere, and what it was emptied of after its window, is presumed as ever."""
+    workshop.world.create("bills-dlq", lease=timedelta(minutes=5))
+    workshop.world.create("bills", lease=timedelta(minutes=5), dead_letter_queue="bills-dlq")
+    dead, delay = ROUTE["sources"]
+    bills = dead | {"queue": "bills-dlq", "destination": "bills"}
+    workshop.settings = workshop.configure(workshop.settings.database, sources=[dead, delay, bills])
+    workshop.die("early", queue="bills-dlq", origin="bills")
+    workshop.cycle()
+    workshop.consume(queue="bills")
+    for _ in range(2):
+        workshop.advance(minutes=30)
+        workshop.cycle()
+    assert workshop.states() == {"presumed": 1}
+    workshop.die("an order")
+    workshop.die("a bill", queue="bills-dlq", origin="bills")
+    workshop.cycle()
+    workshop.consume()
+    workshop.consume(queue="bills")
+    workshop.settings = workshop.configure(workshop.settings.database, sources=[dead, delay])
+    for _ in range(3):
+        workshop.advance(minutes=30)
+        workshop.cycle()
+    assert workshop.query(
+        "select origin, state, count(*) from messages group by origin, state order by origin, state"
+    ) == [
+        ("bills", "presumed", 1),
+        ("bills", "sent", 1),
+        ("orders", "presumed", 1),
+    ]
+    workshop.die("another order")
+    workshop.cycle()
+    workshop.consume()
+    for _ in range(3):
+        workshop.advance(minutes=30)
+        workshop.cycle()
+    assert workshop.states() == {"presumed": 3, "sent": 1}, "what is sent from now on can't come back there"

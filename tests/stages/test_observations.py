@@ -132,6 +132,36 @@ def test_a_route_that_moved_to_another_broker_begins_anew_there(tmp_path: Path, 
     ) == [("presumed", 5)], "back there, they are observed again"
 
 
+@pytest.mark.parametrize("instead", [[], ["orders-dead"]], ids=["removed", "renamed"])
+def test_what_may_have_come_back_to_a_source_that_is_none_any_more_is_never_presumed(
+    tmp_path: Path, shops: list[Workshop], instead: list[str]
+) -> None:
+    shop = Workshop(tmp_path)
+    shops.append(shop)
+    shop.world.create("orders-dead", lease=timedelta(minutes=5))
+    shop.die("a", "b", "c", error=REFUSED)
+    shop.cycle()
+    shop.consume(lambda _: REFUSED)
+    dead, delay = ROUTE["sources"]
+    now = [*(dead | {"queue": queue} for queue in instead), delay]
+    shop.settings = shop.configure(shop.settings.database, sources=now)
+    for _ in range(5):
+        shop.advance(days=1)
+        shop.cycle()
+    assert len(shop.bodies("orders-dlq")) == 3
+    assert shop.states() == {"sent": 3}
+    assert shop.query("select distinct reason from messages") == [
+        ("It may have come back to orders-dlq, which the route does not drain any more.",)
+    ]
+    assert shop.query("select source from source_state order by source") == [
+        (queue,) for queue in ["orders-dead"] * len(instead) + ["orders-delay"]
+    ], "nobody is told that it is behind"
+    assert shop.audit() == [], "nobody is asked to wait for it"
+    shop.settings = shop.configure(shop.settings.database)
+    assert shop.cycle()["returned"] == 3, "what is seen after all counts"
+    assert shop.audit() == []
+
+
 def test_a_connection_that_changes_within_a_run_ends_it(tmp_path: Path, shops: list[Workshop]) -> None:
     """Tasks of one run read the configuration each for itself."""
     shop = TwoSystems(tmp_path)

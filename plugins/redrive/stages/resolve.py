@@ -10,6 +10,7 @@ from typing import NamedTuple
 from redrive.brokers.base import Broker, Capabilities, Origin, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
 from redrive.ledger.delivery import outcomes, presuming, unknown_sends
+from redrive.ledger.drain import horizon
 from redrive.ledger.engine import Ledger
 from redrive.lifecycle import Plan
 from redrive.policy.next_step import trusted
@@ -26,6 +27,7 @@ ASSUMED = Holds(timedelta(seconds=30), 5)
 
 def resolve(context: Context) -> dict[str, int]:
     """Confirm by the processed check, presume after the observation window, decide about unknown sends."""
+    _leave_sources(context)
     with context.ledger.read() as connection:
         if not outcomes.any_under_observation(connection, context.name):
             return {"confirmed": 0, "presumed": 0, "unanswered": 0, "decided_unknown": 0}
@@ -51,6 +53,17 @@ def resolve(context: Context) -> dict[str, int]:
         "decided_unknown": _decide_unknown(context, window, asked=unanswered == 0),
         "window_seconds": round(window.total_seconds()),
     }
+
+
+def _leave_sources(context: Context) -> None:
+    """What came back to a source that the route doesn't drain any more is not seen: its absence says nothing."""
+    sources = {source.queue for source in context.route.sources}
+    with context.ledger.read() as connection:
+        left = horizon.left(connection, context.name, sources)
+    for source in left:
+        unseen = horizon.leave(context.ledger, context.lease, source, context.now())
+        if unseen:
+            context.progress(f"sends that may have come back to {source}, which is no source any more", unseen, None)
 
 
 def _watched(context: Context) -> dict[str, Capabilities]:

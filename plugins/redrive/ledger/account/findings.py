@@ -102,7 +102,9 @@ def _checks(ledger: Ledger) -> list[_Check]:
             "select s.route, count(*) as n, min(s.message_id) as example from messages s inner join redelivery_attempts"
             " a on a.message_id = s.message_id and a.attempt = s.attempts inner join delivery_slices d"
             " on d.slice_id = a.slice_id where s.state = 'sent' and coalesce(a.due_at, a.sent_at) < :late_outcome_at"
-            " and coalesce(d.window_ends_at, :late_outcome_at) < :now /*route*/ group by s.route",
+            " and coalesce(d.window_ends_at, :late_outcome_at) < :now"
+            # Where nobody will see it any more, the message says why, and waiting or draining would not help.
+            " and (d.observed_at is null or a.outcome is not null) /*route*/ group by s.route",
             "{n} messages were sent more than three days ago, and nobody knows what became of them: their destination"
             " is not worked off, or a source is never drained to its end. `redrive status {route}` says"
             " what is watched and"

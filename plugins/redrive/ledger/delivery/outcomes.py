@@ -4,9 +4,10 @@ Absence is looked at by :mod:`redrive.ledger.delivery.presuming`, sends of unkno
 :mod:`redrive.ledger.delivery.unknown_sends`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
@@ -58,10 +59,12 @@ def outstanding(connection: Connection, route: str, batch_id: int | None = None)
     return int(connection.execute(sql(_OUTSTANDING), {"route": route, "batch_id": batch_id}).scalar_one())
 
 
-#: The slices of runs up to a fence that are watched.
-_WATCHED_UNTIL = f"select slice_id from delivery_slices where route = :route and fence <= :until_fence and {WATCHED}"
+#: The slices of runs up to a fence that are watched, as far as ``{{only}}`` goes.
+_WATCHED_UNTIL = (
+    f"select slice_id from delivery_slices where route = :route and fence <= :until_fence and {WATCHED} and {{only}}"
+)
 #: Messages whose last send nobody will see come back stay sent, and say why.
-_SAY_THAT_SIGHT_IS_LOST = f"""
+_SAY_THAT_SIGHT_IS_LOST = """
 update messages set reason = :reason
 where
     route = :route and state = 'sent'
@@ -69,20 +72,29 @@ where
         select 1 from redelivery_attempts attempts
         where
             attempts.message_id = messages.message_id and attempts.attempt = messages.attempts
-            and attempts.slice_id in ({_WATCHED_UNTIL})
+            and attempts.slice_id in ({slices})
             and attempts.sent_at is not null and attempts.outcome is null
     )
 """
 
 
-def lose_sight(tx: RunTransaction, *, until_fence: int, reason: str) -> int:
+def lose_sight(
+    tx: RunTransaction,
+    *,
+    until_fence: int,
+    reason: str,
+    only: str = "1 = 1",
+    values: Mapping[str, Any] = MappingProxyType({}),
+) -> int:
     """Nobody will see whether the watched sends of runs up to ``until_fence`` came back: they stay sent, with this
     ``reason``, until they are seen after all or proved to be processed; how many they are. Gates and breakers count
-    them as if they had not been sent, and send others. In the caller's transaction."""
-    values = {"until_fence": until_fence, "reason": reason}
-    counting.forget_sends(tx, f"slice_id in ({_WATCHED_UNTIL}) and sent_at is not null and outcome is null", values)
-    count = tx.execute(sql(_SAY_THAT_SIGHT_IS_LOST), values).rowcount
-    tx.execute(sql(f"update delivery_slices set observed_at = :now where slice_id in ({_WATCHED_UNTIL})"), values)
+    them as if they had not been sent, and send others. ``only`` is SQL over ``delivery_slices``, with ``values``. In
+    the caller's transaction."""
+    slices = _WATCHED_UNTIL.format(only=only)
+    values = {**values, "until_fence": until_fence, "reason": reason}
+    counting.forget_sends(tx, f"slice_id in ({slices}) and sent_at is not null and outcome is null", values)
+    count = tx.execute(sql(_SAY_THAT_SIGHT_IS_LOST.format(slices=slices)), values).rowcount
+    tx.execute(sql(f"update delivery_slices set observed_at = :now where slice_id in ({slices})"), values)
     return int(count)
 
 

@@ -1,11 +1,15 @@
 """Up to when the sources are drained and loaded: whatever came back to them before that moment is known."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
+from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.moves import record_event
+from redrive.ledger.predicates import HERE
 from redrive.ledger.transactions import RouteLease
 
 #: A source was empty of what had died before a moment; what was staged of it may not be loaded yet.
@@ -55,3 +59,53 @@ def drained_to(connection: Connection, route: str, sources: Sequence[str]) -> da
     }
     known = [moments.get(source) for source in sources]
     return None if not known or None in known else min(m for m in known if m is not None)
+
+
+def left(connection: Connection, route: str, sources: Collection[str]) -> list[str]:
+    """The sources that the route drained before and that are not among its ``sources`` any more."""
+    known = connection.execute(
+        sql("select source from source_state where route = :route order by source"), {"route": route}
+    ).scalars()
+    return [source for source in known if source not in sources]
+
+
+#: Where messages of a source went, or what came back to it: what fails there lands in it.
+_FEEDING = """
+select destination from messages where route = :route and source = :source and destination is not null
+union
+select attempts.destination
+from repeat_copies copies
+inner join redelivery_attempts attempts
+    on attempts.message_id = copies.message_id and attempts.attempt = copies.attempt
+where copies.route = :route and copies.source = :source and copies.kind in ('returned', 'surplus')
+"""
+
+
+def leave(ledger: Ledger, lease: RouteLease, source: str, now: datetime) -> int:
+    """The route doesn't drain ``source`` any more: what earlier runs sent and may have come back there later than it
+    was last emptied stays sent, and is never presumed; how many messages that is. What is known of the source is
+    forgotten."""
+    with ledger.under(lease, now) as tx:
+        row = tx.execute(
+            sql("select drained_to from source_state where route = :route and source = :source"), {"source": source}
+        ).first()
+        if row is None:
+            return 0
+        emptied = parse_instant(row.drained_to)
+        later = "" if emptied is None else " and (window_ends_at is null or window_ends_at > :emptied_at)"
+        unseen = outcomes.lose_sight(
+            tx,
+            until_fence=lease.fence - 1,
+            reason=f"It may have come back to {source}, which the route does not drain any more.",
+            only=f"system = {HERE}{later} and (destination in ({_FEEDING}) or not exists ({_FEEDING}))",
+            values={"source": source} | ({} if emptied is None else {"emptied_at": emptied}),
+        )
+        tx.execute(sql("delete from source_state where route = :route and source = :source"), {"source": source})
+        record_event(
+            tx,
+            Action.CHANGE_CONFIGURATION,
+            count=unseen,
+            selection={"source": source, "unseen_sends": unseen},
+            reason=f"{source} is no source of the route any more: what may have come back to it is never presumed.",
+        )
+    return unseen
