@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import NamedTuple
 
+from redrive.brokers import registry
 from redrive.brokers.base import Broker, Capabilities, Origin, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
-from redrive.ledger.delivery import outcomes, presuming, unknown_sends
+from redrive.ledger.delivery import expiry, outcomes, presuming, unknown_sends
 from redrive.ledger.engine import Ledger
 from redrive.lifecycle import Plan
 from redrive.policy.next_step import trusted
@@ -42,6 +43,7 @@ def resolve(context: Context) -> dict[str, int]:
         },
         window=window,
         sources=[source.queue for source in context.route.sources],
+        gone=_not_drained_any_more(context),
         now=context.now(),
     )
     return {
@@ -51,6 +53,15 @@ def resolve(context: Context) -> dict[str, int]:
         "decided_unknown": _decide_unknown(context, window, asked=unanswered == 0),
         "window_seconds": round(window.total_seconds()),
     }
+
+
+def _not_drained_any_more(context: Context) -> list[str]:
+    """The sources that the route drained once and that its configuration does not name any more."""
+    covers = registry.kind(context.route.broker).covers
+    named = [source.queue for source in context.settings.route(context.name).sources]
+    with context.ledger.read() as connection:
+        known = expiry.of_sources(connection, context.name)
+    return sorted(queue for queue in known if not any(covers(source, queue) for source in named))
 
 
 def _watched(context: Context) -> dict[str, Capabilities]:

@@ -47,6 +47,22 @@ _PRESUME = f"""
 update redelivery_attempts set outcome = 'presumed', outcome_at = :now, {counting.STAYED}
 where slice_id in ({_CLOSABLE}) and sent_at is not null and outcome is null
 """
+#: Over ``redelivery_attempts``: where it would come back to is drained, unless that is one of the sources {gone}.
+_IS_LOOKED_FOR = """
+and not exists (
+    select 1 from messages
+    where
+        messages.message_id = redelivery_attempts.message_id
+        and messages.kind = 'dead_letter' and messages.source in ({gone})
+)
+"""
+#: Over ``delivery_slices``: of all that was sent with it the outcome is known.
+_ALL_KNOWN = """
+and not exists (
+    select 1 from redelivery_attempts awaited
+    where awaited.slice_id = delivery_slices.slice_id and awaited.sent_at is not null and awaited.outcome is null
+)
+"""
 #: Over ``messages``: their last send was presumed with one of these slices.
 _IS_PRESUMED = f"""
 route = :route and exists (
@@ -65,11 +81,13 @@ def presume(
     *,
     window: timedelta,
     sources: Sequence[str],
+    gone: Sequence[str] = (),
     now: datetime,
 ) -> int:
     """Close the observation of every slice whose window could have shown a return; returns the presumed messages.
 
-    ``destinations``: what is known of those that are :func:`watched`.
+    ``destinations``: what is known of those that are :func:`watched`. ``gone``: sources that the route drained once,
+    and does not any more.
     """
     with ledger.under(lease, now) as tx:
         _note_worked_past(tx, destinations, window)
@@ -77,7 +95,9 @@ def presume(
         if horizon is None:
             return 0
         values = {"horizon_at": horizon}
-        tx.execute(sql(_PRESUME), values)
+        undrained = {f"gone_{place}": source for place, source in enumerate(gone)}
+        names = ", ".join(f":{name}" for name in undrained)
+        tx.execute(sql(_PRESUME + (_IS_LOOKED_FOR.format(gone=names) if gone else "")), values | undrained)
         presumed = move(
             tx,
             State.SENT,
@@ -87,7 +107,8 @@ def presume(
             action=Action.PRESUME,
             reason=f"It did not come back within {window} after its destination had worked past it.",
         )
-        tx.execute(sql(f"update delivery_slices set observed_at = :now where slice_id in ({_CLOSABLE})"), values)
+        known = _ALL_KNOWN if gone else ""
+        tx.execute(sql(f"update delivery_slices set observed_at = :now where slice_id in ({_CLOSABLE}){known}"), values)
     return presumed
 
 
