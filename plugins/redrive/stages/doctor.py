@@ -7,6 +7,7 @@ settling or sending something, so it names them instead.
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -120,6 +121,7 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
         for queue in sorted({q for q in (route.destination_of(s.queue) for s in route.sources) if q}):
             yield _look(f"{name}: destination {queue}", partial(_depth, broker, queue))
             yield from _fan_out(broker, f"{name}: destination {queue}", queue, allowed=route.fan_out == "allow")
+            yield from _returns(broker, f"{name}: destination {queue}", queue, route)
             yield from _watching(broker, f"{name}: destination {queue}", queue, route)
             yield from _order(broker, name, queue, route)
             if route.backoff.native and (why := _keeps_no_delay(broker, queue, route)):
@@ -323,6 +325,33 @@ def _fan_out(broker: Broker, subject: str, queue: str, *, allowed: bool) -> Iter
         several = "it is not known who is" if readers is None else f"{readers} are"
         then = "all of them get what is redelivered" if allowed else "fan_out is refuse, so messages go to people"
         yield Finding("warning", subject, f"{several} subscribed: {then}")
+
+
+def _returns(broker: Broker, subject: str, queue: str, route: Route) -> Iterator[Finding]:
+    """Whether what fails again at a destination comes to a source of the route, as far as the broker tells."""
+    for source in route.sources:
+        with suppress(RedriveError):
+            if queue in (broker.origins(source.queue) or ()):
+                return
+    passed, at = list[str](), queue
+    with suppress(RedriveError):  # of the destination it is told by the depth already; what is behind it may be hidden
+        while (onward := broker.describe(at).dead_letter_queue) and onward not in passed:
+            # A queue in which messages wait leads to the one where they are worked on, and that to the source.
+            if any(_is_called(source.queue, onward) for source in route.sources):
+                return
+            passed.append(at := onward)
+    if passed:
+        yield Finding(
+            "warning",
+            f"{subject}: returns",
+            f"what fails there again goes to {' and then '.join(passed)}, which this route does not drain: nobody would"
+            " see it come back, and it would count as having stayed away. List that queue among the sources",
+        )
+
+
+def _is_called(source: str, name: str) -> bool:
+    """Whether a source is the queue that the broker calls ``name``, however its name or address is written."""
+    return source.lower() == name.lower() or source.lower().endswith((f"/{name.lower()}", f":{name.lower()}"))
 
 
 def _watching(broker: Broker, subject: str, queue: str, route: Route) -> Iterator[Finding]:
