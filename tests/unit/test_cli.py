@@ -203,6 +203,45 @@ def test_status_shows_every_place_where_a_message_can_be() -> None:
     assert [place for number, place in enumerate(places) if str(300 + number) not in shown] == []
 
 
+def test_a_route_that_was_renamed_is_told_as_long_as_something_of_it_is_unfinished(
+    folder: Path, ledger: Ledger
+) -> None:
+    """No run does anything for it, so what is decided about it is not carried out."""
+    workshop = Workshop(folder)
+    workshop.die("a", error=KEY_ERROR)
+    workshop.die("b", error=THROTTLED)
+    workshop.cycle()
+    ((message,),) = workshop.query("select message_id from escalated_messages")
+    file = folder / "redrive.yaml"
+    file.write_text(file.read_text().replace("  orders:", "  shop:"))
+    for words in (["status"], ["status", "orders"]):
+        told = redrive(folder, *words)
+        assert "not in the configuration, or wrong there: no run does anything" in told.stdout
+        assert "waiting 1   escalated 1" in told.stdout
+        assert "next redelivery due" in told.stdout
+        assert "sends it" not in told.stdout
+        assert "None" not in told.stdout
+    assert [(one["route"], one["configured"]) for one in json.loads(redrive(folder, "status", "--json").stdout)] == [
+        ("shop", True),
+        ("orders", False),
+    ]
+    assert "2 of its messages are unfinished: no run sends them" in " ".join(redrive(folder, "doctor").stdout.split())
+    audited = redrive(folder, "audit")
+    assert (audited.returncode, "Write it into the file again under the name orders" in audited.stderr) == (1, True)
+    decided = redrive(folder, "review", "discard", "--message", str(message), "--by", "ana", "--note", "gone")
+    assert "route orders is not in the configuration" in decided.stderr
+
+    file.write_text(file.read_text().replace("  shop:", "  orders:"))
+    assert "not in the configuration" not in redrive(folder, "status").stdout
+    redrive(folder, "review", "apply")
+    with ledger.write() as connection:
+        connection.execute(
+            sql("update messages set next_attempt_at = null, plan = null, state = 'discarded' where state = 'waiting'")
+        )
+    file.write_text(file.read_text().replace("  orders:", "  shop:"))
+    assert [one["route"] for one in json.loads(redrive(folder, "status", "--json").stdout)] == ["shop"]
+
+
 def test_status_tells_nothing_as_due_in_the_past() -> None:
     now = datetime(2026, 11, 20, 12, tzinfo=UTC)
     before = now - timedelta(minutes=1)

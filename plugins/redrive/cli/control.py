@@ -30,13 +30,16 @@ def status(
     from redrive.ledger.account import inspecting  # noqa: PLC0415
 
     settings = read_settings()
-    names = [route] if route else list(settings.routes)
-    for name in names:
-        settings.route(name)
     now = utc_now()
     with open_ledger(settings) as ledger, ledger.read() as connection:
+        left = inspecting.left_behind(connection, settings.routes)
+        names = [route] if route else [*settings.routes, *left]
+        for name in names:
+            if name not in left:
+                settings.route(name)
         found = [
             inspecting.status(connection, name, now)
+            | {"configured": name in settings.routes}
             | {"configuration": configurations_of(connection, settings, name)}
             | {"causes": inspecting.causes(connection, name)}
             for name in names
@@ -48,7 +51,8 @@ def status(
 
     for one in found:
         output.print_status(console(), one, now, wide=wide)
-        print_advice(settings, one["route"], one["causes"])
+        if one["configured"]:
+            print_advice(settings, one["route"], one["causes"])
 
 
 def configurations_of(connection: "Connection", settings: "Settings", route: str) -> dict[str, str | None]:

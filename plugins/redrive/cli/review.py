@@ -100,6 +100,12 @@ def _decide(
         found = decisions.undecided(ledger, choice, limit)
         for sentence in found.left:
             typer.echo(f"redrive: {sentence}", err=True)
+        for name in sorted(set(found.routes) - set(settings.routes)):
+            typer.echo(
+                f"redrive: route {name} is not in the configuration, or wrong there: what is decided about its messages"
+                " is carried out once that is mended",
+                err=True,
+            )
         if dry_run:
             typer.echo(f"{found.questions} messages would be decided: {decision}")
         elif found.questions:

@@ -28,7 +28,7 @@ from redrive.errors import (
     SettingsError,
 )
 from redrive.ledger import schema
-from redrive.ledger.account import inspecting
+from redrive.ledger.account import balance, inspecting
 from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger
 from redrive.ledger.review import escalations
@@ -59,13 +59,30 @@ def examine(settings: Settings, routes: Sequence[str]) -> list[Finding]:
         _look("staging", lambda: _staging(settings)),
         _look("spark", lambda: _spark(settings.spark)),
     ]
+    if {*settings.routes, *settings.broken} <= set(routes):
+        found += _left_behind(settings)
     for name in routes:
         try:
             for one in _route(settings, name):
-                found.append(one)  # noqa: PERF402 - what was found before an error stays
+                found.append(one)  # what was found before an error stays
         except Exception as error:
             found.append(_unexpected(f"route {name}", error))
     return found
+
+
+def _left_behind(settings: Settings) -> Iterator[Finding]:
+    """Routes that were renamed or taken out while something of theirs was unfinished."""
+    ledger = Ledger(settings.database)
+    try:
+        schema.check(ledger)
+        with ledger.read() as connection:
+            left = inspecting.left_behind(connection, {*settings.routes, *settings.broken})
+    except RedriveError:
+        return  # told of the ledger already
+    finally:
+        ledger.close()
+    for name, count in left.items():
+        yield Finding("error", f"route {name}", balance.left_behind(name, count))
 
 
 def _unexpected(subject: str, error: Exception) -> Finding:

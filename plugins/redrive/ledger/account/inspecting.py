@@ -1,5 +1,6 @@
 """Read-only views of the ledger for people and programs: status, review, the life of a message."""
 
+from collections.abc import Collection
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from redrive.ledger.delivery import breakers, expiry, gate_waits, observations, 
 from redrive.ledger.engine import parse_instant, sql
 from redrive.ledger.predicates import UNFINISHED, WATCHED
 from redrive.ledger.transactions import MACHINE
-from redrive.lifecycle import State
+from redrive.lifecycle import FINISHED, State
 from redrive.message import index_key
 
 
@@ -74,6 +75,18 @@ def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
             route=route,
         ),
     }
+
+
+def left_behind(connection: Connection, configured: Collection[str]) -> dict[str, int]:
+    """Routes of the ledger that are not ``configured``, and how many copies and messages of each no run does anything
+    for: staged and not loaded, or not finished."""
+    names = _all(connection, "select route from route_state order by route")
+    found = {}
+    for name in (row["route"] for row in names if row["route"] not in configured):
+        places = balance.of_route(connection, name)
+        if count := sum(places.get(place, 0) for place in ("staged", *sorted(set(State) - FINISHED))):
+            found[name] = count
+    return found
 
 
 #: What of a gate is not shown: the id of its stage, and what its ``waits_for`` tells in words.
