@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.workshop import KEY_ERROR, THROTTLED, Workshop
 
 from redrive import __version__
 from redrive.cli import held_run, output, runs
+from redrive.cli.context import json_line
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger, sql
 from redrive.lifecycle import State
@@ -115,6 +117,8 @@ def test_nonsense_options_are_wrong_use(folder: Path, ledger: Ledger) -> None:
         ["run", "orders", "--source", "orders-dql", "--dry-run"],
         ["run", "orders", "--attribute", "tenant"],
         ["run", "orders", "--since", "2026-11-21", "--until", "2026-11-20", "--dry-run"],
+        ["run", "orders", "--since", "0001-01-01T00:00+14:00", "--dry-run"],
+        ["run", "orders", "--until", "9999-12-31T23:59-12:00", "--dry-run"],
         ["drain", "orders", "--since", "1h", "--until", "2h"],
         ["run", "orders", "--since", "2026-11-20", "--until", "2026-11-20"],
         ["review", "redeliver"],
@@ -370,6 +374,34 @@ def test_a_line_that_is_none_costs_one_line(folder: Path) -> None:
     assert [json.loads(line)["text"] for line in done.stdout.splitlines()] == ["KeyError: 1", "deadlock detected"]
     assert "line 2 is not JSON" in done.stderr
     assert "line 3 is not an object with a text" in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_odd_characters_cost_no_line(folder: Path, encoding: str) -> None:
+    """Half of a character, which no text can hold, and letters that the other end does not know."""
+    given = '{"text": "KeyError: \\ud800"}\n{"text": "KeyError: 日本"}\n'
+    done = redrive(folder, "explain", given=given, PYTHONIOENCODING=encoding)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    told = [json.loads(line)["text"] for line in done.stdout.splitlines()]
+    assert told == ["KeyError: \ud800", "KeyError: 日本"]
+
+
+def test_json_has_numbers_as_numbers_and_bytes_as_base64() -> None:
+    told = json_line(
+        {"n": Decimal("3"), "share": Decimal("0.5"), "body": b"\xff\x00", "at": datetime(2026, 1, 1, tzinfo=UTC)}
+    )
+    assert json.loads(told) == {"n": 3, "share": 0.5, "body": "/wA=", "at": "2026-01-01 00:00:00+00:00"}
+
+
+def test_a_key_of_many_messages_says_that_there_are_more(folder: Path, ledger: Ledger) -> None:
+    workshop = Workshop(folder)
+    workshop.die(*(f"m{number}" for number in range(25)))
+    workshop.cycle()
+    with ledger.write() as connection:
+        connection.execute(sql("update messages set message_key = 'customer-7'"))
+    done = redrive(folder, "trace", "customer-7", "--json")
+    assert len(json.loads(done.stdout)) == 20
+    assert "more messages have 'customer-7'; these are the 20 oldest" in done.stderr
 
 
 def test_it_says_its_version(folder: Path) -> None:

@@ -1,13 +1,12 @@
 """Where routes stand, and what lets them go or stops them: status, pause, resume, release."""
 
 import getpass
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redrive.cli.context import console, open_ledger, print_advice, read_settings, utc_now
+from redrive.cli.context import console, json_line, open_ledger, print_advice, read_settings, utc_now
 from redrive.cli.options import ASK_FROM, AsJson, DryRun, RouteName
 from redrive.errors import UsageError
 from redrive.message import LARGEST_ID, MOST_MESSAGES
@@ -46,7 +45,7 @@ def status(
             for name in names
         ]
     if as_json:
-        typer.echo(json.dumps(found, default=str))
+        typer.echo(json_line(found))
         return
     from redrive.cli import output  # noqa: PLC0415
 

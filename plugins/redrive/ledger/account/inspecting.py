@@ -129,6 +129,8 @@ def _watching(connection: Connection, route: str) -> dict[str, Any]:
     ]
     return {
         **row,
+        "not_worked_past": int(row["not_worked_past"]),  # PostgreSQL's sums are decimals
+        "in_window": int(row["in_window"]),
         "least_drained": drained[0] if drained else None,
         "untold": untold,
         "keeps_order": bool(untold) and _behind_sends(connection, route),
@@ -254,7 +256,8 @@ def escalations(connection: Connection, message_id: int) -> list[dict[str, Any]]
 
 
 def trace(connection: Connection, word: str, limit: int = 20) -> list[dict[str, Any]]:
-    """The lives of the messages that ``word`` names: a redrive id, message id, broker id or business key."""
+    """The lives of the messages that ``word`` names, a redrive id, message id, broker id or business key: the ``limit``
+    oldest."""
     number = int(word) if word.isascii() and word.isdigit() and len(word) < 19 else -1
     ids = [
         row["message_id"]
@@ -265,7 +268,8 @@ def trace(connection: Connection, word: str, limit: int = 20) -> list[dict[str, 
             # A message that is past its retention may have copies that are not.
             " where broker_message_id in (:word, :key) and exists (select 1 from messages first"
             " where first.message_id = repeat_copies.message_id) union"
-            " select message_id from redelivery_attempts where broker_message_id in (:word, :key) limit :limit",
+            " select message_id from redelivery_attempts where broker_message_id in (:word, :key)"
+            " order by message_id limit :limit",
             word=word,
             key=index_key(word),
             number=number,
