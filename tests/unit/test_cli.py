@@ -607,7 +607,7 @@ def test_what_was_looked_at_is_told_in_whole_words_on_a_narrow_terminal(capsys: 
     unseen = {"staged_but_not_classified": 0, "in_the_sources": "looked at, and not touched"}
     output.print_preview(
         Console(width=80),
-        {"route": "orders", "plan": [], "peeked": [looked_at], "due_now": [], "not_seen": unseen},
+        {"route": "orders", "plan": [], "peeked": [looked_at], "due_now": [], "bounds": [], "not_seen": unseen},
     )
     said = capsys.readouterr().out
     for word in ("1,234", *(str(value) for name, value in looked_at.items() if name != "messages")):
@@ -623,7 +623,9 @@ def test_a_plan_cuts_no_cause_and_no_time_on_a_narrow_terminal(capsys: pytest.Ca
     plan = [row | {"when": now}, row | {"when": "after 0:00:30 to 0:05:00"},
             row | {"when": "2026-11-20 12:00:00.000000", "until": now + timedelta(minutes=5)}]  # fmt: skip
     unseen = {"staged_but_not_classified": 0, "in_the_sources": "looked at, and not touched"}
-    output.print_preview(Console(width=80), {"route": "orders", "plan": plan, "due_now": [], "not_seen": unseen})
+    output.print_preview(
+        Console(width=80), {"route": "orders", "plan": plan, "due_now": [], "bounds": [], "not_seen": unseen}
+    )
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines[1:3] == [
         "1,234  escalate  dependency_unavailable, group 12345", "2026-11-20 12:00:00 UTC: 2 of 2 came back."

@@ -239,6 +239,8 @@ def print_preview(console: Console, plan: dict[str, Any]) -> None:
         _print_peeked(console, plan["route"], plan["peeked"])
     for due in plan["due_now"]:
         console.print(f"due now for {due['destination']}: {due['messages']:,}")
+    for sentence in plan["bounds"]:
+        console.print(Text(_printable(f"but {sentence}"), style="red"))
     unseen = plan["not_seen"]
     console.print(Text(f"not seen: {unseen['staged_but_not_classified']:,} staged copies are not classified yet;"
                        f" the sources were {unseen['in_the_sources']}", style="dim"))  # fmt: skip
