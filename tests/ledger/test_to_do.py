@@ -1,5 +1,6 @@
 """What is left for runs to do, and when: by it a command that runs until all is done knows when to go on and to end."""
 
+import json
 from pathlib import Path
 
 from redrive.ledger.account import inspecting
@@ -11,6 +12,16 @@ from tests.workshop import KEY_ERROR, THROTTLED, Workshop
 def left(workshop: Workshop) -> inspecting.ToDo:
     with workshop.ledger.read() as connection:
         return inspecting.to_do(connection, "orders", workshop.now())
+
+
+def test_a_status_counts_in_numbers_on_both_databases(workshop: Workshop) -> None:
+    """A program that asks whether more than 0 are awaited is never given the text '0'."""
+    workshop.die("a", "b")
+    workshop.cycle()
+    with workshop.ledger.read() as connection:
+        status = inspecting.status(connection, "orders", workshop.now())
+    assert json.loads(json.dumps(status["watching"], default=str))["not_worked_past"] == 2
+    assert json.loads(json.dumps(status["watching"], default=str))["in_window"] == 0
 
 
 def test_what_waits_for_people_is_not_left_for_runs(workshop: Workshop) -> None:

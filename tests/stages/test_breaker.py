@@ -290,6 +290,11 @@ def test_the_command_line_shows_it_and_releases_it(tmp_path: Path, monkeypatch: 
     assert "the next run tries it with a few" in runner.invoke(app.app, ["status", "orders"]).output  # long over now
     monkeypatch.setattr("redrive.cli.control.utc_now", shop.now)
     assert "nothing goes to orders until" in runner.invoke(app.app, ["status", "orders"]).output
+    planned = runner.invoke(app.app, ["run", "orders", "--dry-run"], catch_exceptions=False).output
+    assert "but orders was stopped and is tried with a few" in planned
+    monkeypatch.setattr("redrive.cli.runs.utc_now", shop.now)
+    planned = runner.invoke(app.app, ["run", "orders", "--dry-run"], catch_exceptions=False).output
+    assert "but nothing goes to orders until" in planned
     released = runner.invoke(app.app, ["release", "orders", "--destination", "orders"], catch_exceptions=False)
     assert "orders gets messages again" in released.output
     wrong = runner.invoke(app.app, ["release", "orders"])

@@ -265,3 +265,26 @@ def test_a_schema_of_bodies_is_read_before_somebody_corrects_one(
     (one,) = [one for one in found if one.subject == "orders: body_schema"]
     assert one.level == level
     assert told in one.text
+
+
+@pytest.mark.parametrize(
+    ("sources", "behind", "told"),
+    [
+        (["orders-dlq"], "orders-dlq", None),
+        (["parked"], "orders-dlq", "goes to orders-dlq, which this route does not drain"),
+        (["arn:aws:sqs:eu-central-1:17:orders-dlq"], "orders-dlq", None),
+        (["orders-dlq"], "work", None),  # by way of a queue in which messages wait
+        (["parked"], "work", "goes to work and then orders-dlq, which"),
+        (["parked"], None, None),  # nobody knows
+    ],
+)
+def test_what_fails_again_has_to_come_to_a_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: list[str], behind: str | None, told: str | None
+) -> None:
+    """Else it would be presumed that all that is sent stayed away."""
+    workshop = Workshop(tmp_path, sources=[{"queue": queue} for queue in sources])
+    workshop.world.create("work", dead_letter_queue="orders-dlq")
+    workshop.world.create("orders", dead_letter_queue=behind)
+    found = [one for one in examine(workshop, monkeypatch) if one.subject == "orders: destination orders: returns"]
+    assert [one.level for one in found] == (["warning"] if told else [])
+    assert not told or told in found[0].text

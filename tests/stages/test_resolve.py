@@ -650,3 +650,34 @@ def test_a_release_of_unknown_fate_that_comes_back_processed_is_closed_too(
     assert (report["returned"], report["suppressed"], report["escalated"]) == (1, 1, 0)
     assert [row[0] for row in review_rows(released)] == ["applied"]
     assert released.audit() == []
+
+
+def test_what_came_from_a_source_that_is_not_drained_any_more_is_never_presumed(tmp_path: Path) -> None:
+    """It failed again, and lies where nobody looks."""
+    mail = {"queue": "mail-dlq", "destination": "mail"}
+    workshop = Workshop(tmp_path, sources=[{"queue": "orders-dlq"}, mail])
+    for queue in ("mail", "mail-dlq"):
+        workshop.world.create(queue, lease=timedelta(minutes=5))
+    workshop.die("letter", queue="mail-dlq", origin="mail")
+    workshop.die("order")
+    assert workshop.cycle()["redelivered"] == 2
+    for queue in ("mail", "orders"):
+        workshop.consume(queue=queue)
+    both, workshop.settings = (
+        workshop.settings,
+        workshop.configure(workshop.settings.database, sources=ROUTE["sources"]),
+    )
+    for _ in range(3):
+        workshop.advance(minutes=30)
+        workshop.cycle()
+    assert workshop.query("select source, state from messages order by 1") == [
+        ("mail-dlq", "sent"),
+        ("orders-dlq", "presumed"),
+    ]
+    workshop.settings = both  # it may have lain there meanwhile, and be gone
+    for _ in range(2):
+        workshop.advance(minutes=30)
+        workshop.cycle()
+    assert workshop.states() == {"presumed": 1, "sent": 1}
+    assert workshop.audit() == []
+    workshop.ledger.close()

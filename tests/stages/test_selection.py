@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from redrive.errors import UsageError
+from redrive.ledger import leases
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
 from redrive.stages import attributes
 from redrive.stages.preview import preview
-from tests.workshop import KEY_ERROR, REFUSED, Workshop
+from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
 TWO_SOURCES: dict[str, Any] = {
     "sources": [
@@ -120,6 +121,25 @@ def test_people_get_only_what_was_selected(tmp_path: Path) -> None:
     report = workshop.cycle(of_tenants("acme"))
     assert report["escalated"] == 1
     assert workshop.query("select payload from escalated_messages") == [("mine",)]
+
+
+def test_a_dry_run_says_what_keeps_a_run_from_it(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    workshop.die(*"abcde", error=THROTTLED)
+    workshop.cycle()
+    workshop.advance(hours=2)
+
+    def bounds(selection: Selection) -> list[str]:
+        found = preview(workshop.settings, "orders", selection, now=workshop.now())
+        assert found["due_now"] == [{"destination": "orders", "messages": 5}]
+        return list(found["bounds"])
+
+    assert bounds(Selection()) == []
+    assert bounds(Selection(limit=3)) == ["of what is due at most 3 are sent, as --limit says"]
+    leases.pause(workshop.ledger, "orders", by="ana", reason="deploy", now=workshop.now())
+    assert bounds(Selection()) == ["the route is paused by ana: deploy; no run begins until `redrive resume orders`"]
+    leases.resume(workshop.ledger, "orders", by="ana", now=workshop.now())
+    assert workshop.cycle(Selection(limit=3))["redelivered"] == 3
 
 
 def test_a_dry_run_counts_what_carries_the_attribute_and_changes_nothing(tmp_path: Path) -> None:

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Depth, QueueInfo
 from redrive.brokers.memory import MEMORY_CAPABILITIES, MemoryBroker
 from redrive.cli import output
+from redrive.cli.app import app
+from redrive.errors import UsageError
 from redrive.ledger.account import inspecting
 from redrive.ledger.delivery import breakers, gate_waits, in_flight
 from redrive.message import DeadLetter, Header, Received
@@ -289,6 +292,26 @@ def test_a_persons_word_proves_nothing_where_the_depth_is_told(build: Build) -> 
     workshop.cycle()
     assert workshop.states() == {"sent": 1, "waiting": 2}
     assert workshop.query("select observed_from from delivery_slices") == [(None,)]
+
+
+@pytest.mark.parametrize("depth", [UNKNOWN_DEPTH, Depth(1, 0, 0)])
+def test_a_release_is_tried_as_it_is_made(build: Build, monkeypatch: pytest.MonkeyPatch, depth: Depth) -> None:
+    """Where the depth is told a person's word counts for nothing, and says so; nothing is noted then."""
+    workshop, broker = in_order(build)
+    broker.told = lambda _: depth
+    workshop.cycle()
+    monkeypatch.setattr("redrive.settings.load", lambda: workshop.settings)
+    monkeypatch.setattr("redrive.cli.control.utc_now", workshop.now)
+    words = ["release", "orders", "--destination", "orders"]
+    if depth is not UNKNOWN_DEPTH:
+        for tried in (["--dry-run"], []):
+            with pytest.raises(UsageError, match="the breaker of orders holds nothing back"):
+                CliRunner().invoke(app, [*words, *tried], catch_exceptions=False)
+        assert workshop.query("select * from audit_events where action = 'release_gate'") == []
+        return
+    tried = CliRunner().invoke(app, [*words, "--dry-run"], catch_exceptions=False)
+    assert "orders tells no depth: 1 sends without an outcome would count as worked off by now" in tried.output
+    assert "gets messages again" in CliRunner().invoke(app, words, catch_exceptions=False).output
 
 
 def test_status_says_what_messages_in_order_wait_for(build: Build) -> None:

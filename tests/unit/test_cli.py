@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.workshop import KEY_ERROR, THROTTLED, Workshop
 
 from redrive import __version__
 from redrive.cli import held_run, output, runs
+from redrive.cli.context import json_line
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger, sql
 from redrive.lifecycle import State
@@ -115,6 +117,8 @@ def test_nonsense_options_are_wrong_use(folder: Path, ledger: Ledger) -> None:
         ["run", "orders", "--source", "orders-dql", "--dry-run"],
         ["run", "orders", "--attribute", "tenant"],
         ["run", "orders", "--since", "2026-11-21", "--until", "2026-11-20", "--dry-run"],
+        ["run", "orders", "--since", "0001-01-01T00:00+14:00", "--dry-run"],
+        ["run", "orders", "--until", "9999-12-31T23:59-12:00", "--dry-run"],
         ["drain", "orders", "--since", "1h", "--until", "2h"],
         ["run", "orders", "--since", "2026-11-20", "--until", "2026-11-20"],
         ["review", "redeliver"],
@@ -201,6 +205,45 @@ def test_status_shows_every_place_where_a_message_can_be() -> None:
     shown = screen.export_text()
     assert "staged, not yet classified 300" in shown
     assert [place for number, place in enumerate(places) if str(300 + number) not in shown] == []
+
+
+def test_a_route_that_was_renamed_is_told_as_long_as_something_of_it_is_unfinished(
+    folder: Path, ledger: Ledger
+) -> None:
+    """No run does anything for it, so what is decided about it is not carried out."""
+    workshop = Workshop(folder)
+    workshop.die("a", error=KEY_ERROR)
+    workshop.die("b", error=THROTTLED)
+    workshop.cycle()
+    ((message,),) = workshop.query("select message_id from escalated_messages")
+    file = folder / "redrive.yaml"
+    file.write_text(file.read_text().replace("  orders:", "  shop:"))
+    for words in (["status"], ["status", "orders"]):
+        told = redrive(folder, *words)
+        assert "not in the configuration, or wrong there: no run does anything" in told.stdout
+        assert "waiting 1   escalated 1" in told.stdout
+        assert "next redelivery due" in told.stdout
+        assert "sends it" not in told.stdout
+        assert "None" not in told.stdout
+    assert [(one["route"], one["configured"]) for one in json.loads(redrive(folder, "status", "--json").stdout)] == [
+        ("shop", True),
+        ("orders", False),
+    ]
+    assert "2 of its messages are unfinished: no run sends them" in " ".join(redrive(folder, "doctor").stdout.split())
+    audited = redrive(folder, "audit")
+    assert (audited.returncode, "Write it into the file again under the name orders" in audited.stderr) == (1, True)
+    decided = redrive(folder, "review", "discard", "--message", str(message), "--by", "ana", "--note", "gone")
+    assert "route orders is not in the configuration" in decided.stderr
+
+    file.write_text(file.read_text().replace("  shop:", "  orders:"))
+    assert "not in the configuration" not in redrive(folder, "status").stdout
+    redrive(folder, "review", "apply")
+    with ledger.write() as connection:
+        connection.execute(
+            sql("update messages set next_attempt_at = null, plan = null, state = 'discarded' where state = 'waiting'")
+        )
+    file.write_text(file.read_text().replace("  orders:", "  shop:"))
+    assert [one["route"] for one in json.loads(redrive(folder, "status", "--json").stdout)] == ["shop"]
 
 
 def test_status_tells_nothing_as_due_in_the_past() -> None:
@@ -333,6 +376,34 @@ def test_a_line_that_is_none_costs_one_line(folder: Path) -> None:
     assert "line 3 is not an object with a text" in done.stderr
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_odd_characters_cost_no_line(folder: Path, encoding: str) -> None:
+    """Half of a character, which no text can hold, and letters that the other end does not know."""
+    given = '{"text": "KeyError: \\ud800"}\n{"text": "KeyError: 日本"}\n'
+    done = redrive(folder, "explain", given=given, PYTHONIOENCODING=encoding)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    told = [json.loads(line)["text"] for line in done.stdout.splitlines()]
+    assert told == ["KeyError: \ud800", "KeyError: 日本"]
+
+
+def test_json_has_numbers_as_numbers_and_bytes_as_base64() -> None:
+    told = json_line(
+        {"n": Decimal("3"), "share": Decimal("0.5"), "body": b"\xff\x00", "at": datetime(2026, 1, 1, tzinfo=UTC)}
+    )
+    assert json.loads(told) == {"n": 3, "share": 0.5, "body": "/wA=", "at": "2026-01-01 00:00:00+00:00"}
+
+
+def test_a_key_of_many_messages_says_that_there_are_more(folder: Path, ledger: Ledger) -> None:
+    workshop = Workshop(folder)
+    workshop.die(*(f"m{number}" for number in range(25)))
+    workshop.cycle()
+    with ledger.write() as connection:
+        connection.execute(sql("update messages set message_key = 'customer-7'"))
+    done = redrive(folder, "trace", "customer-7", "--json")
+    assert len(json.loads(done.stdout)) == 20
+    assert "more messages have 'customer-7'; these are the 20 oldest" in done.stderr
+
+
 def test_it_says_its_version(folder: Path) -> None:
     assert redrive(folder, "--version").stdout == f"redrive {__version__}\n"
 
@@ -396,8 +467,10 @@ def test_a_restore_is_looked_at_first(folder: Path, ledger: Ledger) -> None:
         done = redrive(folder, "restore", "orders", "--dry-run", *words)
         assert done.stdout == f"{count} unfinished messages of orders would go back into their queues\n"
     assert workshop.states() == {"escalated": 2, "waiting": 1}, "nothing was done"
-    done = redrive(folder, "release", "orders", str(group), "--dry-run")
-    assert f"group {group} of orders is open: 0 messages are held; 0 of them would go first" in done.stdout
+    for dry in (["--dry-run"], []):  # to try a canary again would hold back what goes
+        done = redrive(folder, "release", "orders", str(group), *dry)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"the gate of group {group} of orders is open: it holds nothing back" in done.stderr
     assert redrive(folder, "release", "orders", "999", "--dry-run").returncode == 2
 
 
@@ -410,7 +483,7 @@ def test_a_release_lets_as_many_go_first_as_it_is_told(folder: Path, ledger: Led
     done = redrive(folder, "release", "orders", str(group), "--limit", "2", "--dry-run")
     assert "5 messages are held; 2 of them would go first" in done.stdout
     done = redrive(folder, "release", "orders", str(group), "--limit", "2")
-    assert "tries its canary again in the next run: 2 go first" in done.stdout
+    assert "tries its canary again in the next run: up to 2 go first" in done.stdout
     workshop.advance(minutes=1)
     workshop.cycle()
     assert workshop.states() == {"sent": 5, "held": 3}
@@ -534,7 +607,7 @@ def test_what_was_looked_at_is_told_in_whole_words_on_a_narrow_terminal(capsys: 
     unseen = {"staged_but_not_classified": 0, "in_the_sources": "looked at, and not touched"}
     output.print_preview(
         Console(width=80),
-        {"route": "orders", "plan": [], "peeked": [looked_at], "due_now": [], "not_seen": unseen},
+        {"route": "orders", "plan": [], "peeked": [looked_at], "due_now": [], "bounds": [], "not_seen": unseen},
     )
     said = capsys.readouterr().out
     for word in ("1,234", *(str(value) for name, value in looked_at.items() if name != "messages")):
@@ -550,7 +623,9 @@ def test_a_plan_cuts_no_cause_and_no_time_on_a_narrow_terminal(capsys: pytest.Ca
     plan = [row | {"when": now}, row | {"when": "after 0:00:30 to 0:05:00"},
             row | {"when": "2026-11-20 12:00:00.000000", "until": now + timedelta(minutes=5)}]  # fmt: skip
     unseen = {"staged_but_not_classified": 0, "in_the_sources": "looked at, and not touched"}
-    output.print_preview(Console(width=80), {"route": "orders", "plan": plan, "due_now": [], "not_seen": unseen})
+    output.print_preview(
+        Console(width=80), {"route": "orders", "plan": plan, "due_now": [], "bounds": [], "not_seen": unseen}
+    )
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines[1:3] == [
         "1,234  escalate  dependency_unavailable, group 12345", "2026-11-20 12:00:00 UTC: 2 of 2 came back."

@@ -196,8 +196,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_thousand_routes_may_say_much() -> None:
-    keys = f"broker: memory, sources: [{{queue: dead}}], redact: [{', '.join(['email'] * 50)}]"
-    found = read("routes:\n" + "".join(f"  r{number}: {{{keys}}}\n" for number in range(2_000)))
+    keys = f"broker: memory, redact: [{', '.join(['email'] * 50)}]"
+    found = read("routes:\n" + "".join(f"  r{n}: {{{keys}, sources: [{{queue: dead-{n}}}]}}\n" for n in range(2_000)))
     assert len(found.routes) == 2_000
 
 
@@ -223,6 +223,12 @@ routes:
         pytest.param("bad: nothing", "bad", "routes.bad:", id="no-mapping"),
         pytest.param("bad:", "bad", "routes.bad:", id="empty"),
         pytest.param("So Bad: {broker: memory, sources: [{queue: dead}]}", "So Bad", "routes.So Bad:", id="name"),
+        pytest.param(
+            "bad: {broker: memory, sources: [{queue: a}, {queue: dead}]}",
+            "bad",
+            "routes.bad.sources.1.queue: 'dead' is a source of route good too",
+            id="anothers",
+        ),
     ],
 )
 def test_a_broken_route_is_left_out_alone(tmp_path: Path, bad: str, name: str, said: str) -> None:
@@ -311,7 +317,7 @@ def test_a_route_inherits_key_by_key() -> None:
 defaults: {drain: {shards: 4, limit: 10}, slo: 1h, redact: [email], canary: {first: 3}}
 routes:
   a: {broker: memory, sources: [{queue: q}], drain: {limit: 20}}
-  b: {broker: memory, sources: [{queue: q}], slo: 2h, redact: [card], canary: off}
+  b: {broker: memory, sources: [{queue: other}], slo: 2h, redact: [card], canary: off}
 """
     )
     a, b = both.route("a"), both.route("b")
@@ -386,6 +392,13 @@ routes:
         ("backoff: {first: 1h, max: 1m}", "routes.r.backoff.max: 1m is shorter than first, 1h"),
         ("requeue_attempts: -1", "routes.r.requeue_attempts: should be greater than or equal to 0"),
         ("approvals: 3", "routes.r.approvals: should be 1 or 2, not 3"),
+        ("approvals: yes", "routes.r.approvals: should be a number; yes, no, on and off are true and false"),
+        ("most_messages: true", "routes.r.most_messages: should be a number"),
+        ("breaker: {return_rate: on}", "routes.r.breaker.return_rate: should be a number"),
+        (
+            "causes: {throttled: {rate: {per_second: on}}}",
+            "routes.r.causes.throttled.rate.per_second: should be a number",
+        ),
         ("slo: 30", "routes.r.slo: 30 is not a duration"),
         ("slo: 0s", "routes.r.slo: has to be longer than nothing"),
         ("drain: {lease: 13h}", "routes.r.drain.lease: 13h is too long; at most 12h"),
@@ -399,7 +412,9 @@ routes:
             "routes.r.isolation.action: close_connection is not possible",
         ),
         ("destination: {queue: dead}", "routes.r.sources.0.queue: 'dead' is also its destination: a loop"),
-        ("title: [a]", "routes.r.title: should be a valid string"),
+        ("title: [a]", "routes.r.title: should be a text"),
+        ("destination: orders", "routes.r.destination: should be a mapping, as in {key: value}, not 'orders'"),
+        ("evidence: attribute:error", "routes.r.evidence: should be a list, as in [a, b], not 'attribute:error'"),
         ("notify: ['https://user:secret@host']", "routes.r.notify.0:"),
     ],
 )
@@ -413,7 +428,7 @@ def test_a_bad_value_is_refused_with_its_key(keys: str, refused: str) -> None:
 @pytest.mark.parametrize(
     ("sources", "refused"),
     [
-        ("[]", "routes.r.sources: Tuple should have at least 1 item"),
+        ("[]", "routes.r.sources: should have at least 1 item"),
         ("[{queue: a}, {queue: a}]", "routes.r.sources.1.queue: 'a' is listed twice"),
         ("[{queue: a, delay: 1m}]", "routes.r.sources.0.delay: is only for sources of kind delay"),
         (
@@ -430,6 +445,29 @@ def test_a_bad_value_is_refused_with_its_key(keys: str, refused: str) -> None:
 )
 def test_sources_that_make_no_sense_are_refused(sources: str, refused: str) -> None:
     assert refused in route_refusal("", sources)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("{queue: a}", "{queue: a}", True),
+        ("{queue: b}, {queue: a}", "{queue: c}, {queue: a}", True),
+        ("{queue: 'news/*'}", "{queue: news/Subscriptions/mail/$DeadLetterQueue}", True),
+        ("{queue: news/Subscriptions/mail/$DeadLetterQueue}", "{queue: 'news/*'}", True),
+        ("{queue: 'news/*'}", "{queue: 'news/*'}", True),
+        ("{queue: 'news/*'}", "{queue: orders}", False),
+        ("{queue: a}", "{queue: b}", False),
+    ],
+)
+def test_two_routes_never_drain_one_queue(one: str, other: str, same: bool) -> None:
+    """A return that the other takes would never be seen: all that failed again would be presumed to be well."""
+    bus = "broker: azure_service_bus, connection: c, destination: {queue: d}"
+    text = f"routes:\n  x: {{{bus}, sources: [{one}]}}\n  y: {{{bus}, sources: [{other}]}}\n"
+    if not same:
+        assert len(read(text).routes) == 2
+        return
+    assert "is a source of route x too" in "\n".join(refusal(text))
+    assert len(read(text.replace("connection: c", "connection: d", 1)).routes) == 2  # on another broker
 
 
 def test_a_route_needs_a_connection_unless_it_is_in_memory() -> None:
@@ -466,6 +504,10 @@ def test_aliases_do_not_blow_up() -> None:
 def test_secrets_are_not_repeated() -> None:
     for text in ("database: mysql://u:hunter2@h/d", "spark: {conf: {k: [hunter2]}}"):
         assert "hunter2" not in "\n".join(refusal(text))
+    for connection in ("connection: amqp://u:hunter2@h", "notify: [{connection: 'https://u:hunter2@h'}]"):
+        (said,) = route_refusal(connection).splitlines()
+        assert "hunter2" not in said
+        assert "is no Airflow connection id, such as orders of AIRFLOW_CONN_ORDERS" in said
     assert "hunter2" not in repr(read("database: postgresql://u:hunter2@h/d"))
 
 
@@ -554,8 +596,8 @@ def test_a_processed_check_may_cast_and_name_times() -> None:
 
 
 def test_an_unknown_route_lists_those_there_are() -> None:
-    least = "{broker: memory, sources: [{queue: q}]}"
-    two = read(f"routes: {{orders: {least}, mail: {least}}}")
+    least = "{{broker: memory, sources: [{{queue: {}}}]}}"
+    two = read(f"routes: {{orders: {least.format('q')}, mail: {least.format('p')}}}")
     with pytest.raises(SettingsError, match=r"no such route; did you mean orders\?; there are: mail, orders"):
         two.route("order")
 

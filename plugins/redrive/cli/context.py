@@ -3,12 +3,16 @@
 Imports what is heavy only when it is asked for.
 """
 
+import base64
 import getpass
+import json
 import os
 import socket
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +70,23 @@ def console() -> "Console":
     return Console()
 
 
+def json_line(value: Any, *, plain: bool = False) -> str:
+    """``value`` as a line of JSON: what a database counts as a number, bytes as Base64, times as text. With ``plain``
+    letters of all languages as they are, where standard output can take them."""
+    if plain:
+        text = json.dumps(value, ensure_ascii=False, default=_as_json)
+        with suppress(UnicodeEncodeError):
+            text.encode(sys.stdout.encoding or "utf-8")
+            return text
+    return json.dumps(value, default=_as_json)
+
+
+def _as_json(value: object) -> object:
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return base64.b64encode(value).decode() if isinstance(value, bytes | bytearray | memoryview) else str(value)
+
+
 def selection_of(
     limit: int | None = None,
     causes: list[str] | None = None,
@@ -112,7 +133,10 @@ def _moment(option: str, text: str | None) -> datetime | None:
             raise UsageError(
                 f"{option} {text}: neither a time such as 2026-11-20T06:00 nor an age such as 6h"
             ) from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except OverflowError as error:
+        raise UsageError(f"{option} {text}: there is no such time in UTC") from error
 
 
 def masked(settings: "Settings", rows: list[dict[str, Any]], route: str | None = None) -> list[dict[str, Any]]:

@@ -1,13 +1,12 @@
 """Where routes stand, and what lets them go or stops them: status, pause, resume, release."""
 
 import getpass
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redrive.cli.context import console, open_ledger, print_advice, read_settings, utc_now
+from redrive.cli.context import console, json_line, open_ledger, print_advice, read_settings, utc_now
 from redrive.cli.options import ASK_FROM, AsJson, DryRun, RouteName
 from redrive.errors import UsageError
 from redrive.message import LARGEST_ID, MOST_MESSAGES
@@ -15,6 +14,7 @@ from redrive.message import LARGEST_ID, MOST_MESSAGES
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
+    from redrive.ledger.delivery.breakers import GroupGate
     from redrive.settings import Settings
 
 app = typer.Typer()
@@ -30,25 +30,29 @@ def status(
     from redrive.ledger.account import inspecting  # noqa: PLC0415
 
     settings = read_settings()
-    names = [route] if route else list(settings.routes)
-    for name in names:
-        settings.route(name)
     now = utc_now()
     with open_ledger(settings) as ledger, ledger.read() as connection:
+        left = inspecting.left_behind(connection, settings.routes)
+        names = [route] if route else [*settings.routes, *left]
+        for name in names:
+            if name not in left:
+                settings.route(name)
         found = [
             inspecting.status(connection, name, now)
+            | {"configured": name in settings.routes}
             | {"configuration": configurations_of(connection, settings, name)}
             | {"causes": inspecting.causes(connection, name)}
             for name in names
         ]
     if as_json:
-        typer.echo(json.dumps(found, default=str))
+        typer.echo(json_line(found))
         return
     from redrive.cli import output  # noqa: PLC0415
 
     for one in found:
         output.print_status(console(), one, now, wide=wide)
-        print_advice(settings, one["route"], one["causes"])
+        if one["configured"]:
+            print_advice(settings, one["route"], one["causes"])
 
 
 def configurations_of(connection: "Connection", settings: "Settings", route: str) -> dict[str, str | None]:
@@ -124,15 +128,12 @@ def release(
             worked = in_flight.vouch(ledger, route, destination, by=getpass.getuser(), now=utc_now())
             released = breakers.release_destination(ledger, route, destination, by=getpass.getuser(), now=utc_now())
             if not (released or worked):
-                raise UsageError(
-                    f"the breaker of {destination} holds nothing back; `redrive status {route}` shows those that do"
-                )
+                raise UsageError(_holds_nothing(route, destination))
             typer.echo(f"{destination} gets messages again in the next run of {route}; if it was stopped, a few first")
             return
         assert group is not None  # noqa: S101 - one of the two was given
         with ledger.read() as connection:
-            gate = breakers.of_group(connection, route, group)
-        held = gate.held if gate else 0
+            held = _gate_of(connection, route, group).held
         at_once = held if first is None else min(first, held)
         # Where nobody sits there it is a program, which has always gone ahead.
         if at_once > ASK_FROM and not yes and sys.stdin.isatty():
@@ -142,25 +143,46 @@ def release(
     typer.echo(
         f"group {group} of {route} goes in the next run, all of it"
         if first is None
-        else f"group {group} of {route} tries its canary again in the next run: {first:,} go first"
+        else f"group {group} of {route} tries its canary again in the next run: up to {first:,} go first"
     )
+
+
+def _gate_of(connection: "Connection", route: str, group: int | None) -> "GroupGate":
+    """The gate of a group, which holds something back or may."""
+    from redrive.ledger.delivery import breakers  # noqa: PLC0415
+
+    gate = None if group is None else breakers.of_group(connection, route, group)
+    if gate is None:
+        raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
+    if gate.stage == "open":  # to try a canary again would hold back what goes
+        raise UsageError(f"the gate of group {group} of {route} is open: it holds nothing back")
+    return gate
+
+
+def _holds_nothing(route: str, destination: str) -> str:
+    return f"the breaker of {destination} holds nothing back; `redrive status {route}` shows those that do"
 
 
 def _would_release(
     settings: "Settings", route: str, group: int | None, destination: str | None, first: int | None
 ) -> None:
     """Say what stands behind the gate of a group or a destination, and what its release would do."""
-    from redrive.ledger.delivery import breakers  # noqa: PLC0415
+    from redrive.ledger.delivery import breakers, in_flight  # noqa: PLC0415
 
     with open_ledger(settings) as ledger, ledger.read() as connection:
         if destination is not None:
             one = next((o for o in breakers.of_destinations(connection, route) if o.destination == destination), None)
-            if one is None or one.stage == "open":
-                raise UsageError(f"the breaker of {destination} holds nothing back")
-            typer.echo(f"{destination} is {one.stage}: {one.waiting:,} messages wait, and a few would go first")
+            sends = in_flight.to_vouch_for(connection, route, destination, utc_now())
+            stopped = one is not None and one.stage != "open"
+            if not (sends or stopped):
+                raise UsageError(_holds_nothing(route, destination))
+            if one is not None and stopped:
+                typer.echo(f"{destination} is {one.stage}: {one.waiting:,} messages wait, and a few would go first")
+            if sends:
+                typer.echo(
+                    f"{destination} tells no depth: {sends:,} sends without an outcome would count as worked off by now"
+                )
             return
-        gate = None if group is None else breakers.of_group(connection, route, group)
-        if gate is None:
-            raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
+        gate = _gate_of(connection, route, group)
     would = "all of them would go" if first is None else f"{min(first, gate.held):,} of them would go first"
     typer.echo(f"group {group} of {route} is {gate.stage}: {gate.held:,} messages are held; {would} in the next run")

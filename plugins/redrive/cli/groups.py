@@ -1,13 +1,12 @@
 """What people say about groups: `redrive groups`."""
 
 import getpass
-import json
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from redrive.cli.context import open_ledger, read_settings
+from redrive.cli.context import json_line, open_ledger, read_settings
 from redrive.cli.options import AsJson, By
 from redrive.errors import UsageError
 from redrive.message import LARGEST_ID
@@ -91,7 +90,7 @@ def groups_list(as_json: AsJson = False) -> None:
     with open_ledger(read_settings()) as ledger, ledger.read() as connection:
         rows = rulings.listed(connection)
     if as_json:
-        typer.echo(json.dumps(rows, default=str))
+        typer.echo(json_line(rows))
         return
     for row in rows:
         what = f"what says {row['words']!r}" if row["words"] else f"group {row['other_group_id']}"

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redrive.cli.context import console, known_groups_here, learned_model_here, masked, open_ledger, read_settings
+from redrive.cli.context import (
+    console,
+    json_line,
+    known_groups_here,
+    learned_model_here,
+    masked,
+    open_ledger,
+    read_settings,
+)
 from redrive.cli.held_run import progress_shown
 from redrive.cli.options import AsJson
 from redrive.errors import UsageError
@@ -16,6 +24,9 @@ if TYPE_CHECKING:
     from redrive.settings import Settings
 
 app = typer.Typer()
+
+#: So many messages of one key are traced.
+_MOST_LIVES = 20
 
 
 @app.command()
@@ -32,7 +43,7 @@ def trace(
 
     settings = read_settings()
     with open_ledger(settings) as ledger, ledger.read() as connection:
-        found = inspecting.trace(connection, message)
+        found = inspecting.trace(connection, message, limit=_MOST_LIVES + 1)
         left = [] if found else inspecting.forgotten(connection, message)
     if left:
         told = "; ".join(
@@ -44,11 +55,14 @@ def trace(
     if not found:
         _print_records(settings, message, as_json)
         return
+    if len(found) > _MOST_LIVES:
+        found = found[:_MOST_LIVES]
+        typer.echo(f"redrive: more messages have {message!r}; these are the {_MOST_LIVES} oldest", err=True)
     for one in found:
         if one["group"]:
             masked(settings, [one["group"]], one["message"]["route"])
     if as_json:
-        typer.echo(json.dumps(found, default=str))
+        typer.echo(json_line(found))
         return
     from redrive.cli import output  # noqa: PLC0415
 
@@ -69,7 +83,7 @@ def _print_records(settings: "Settings", key: str, as_json: bool) -> None:
                                                              "does not have it as processed")  # fmt: skip
         raise UsageError(text)
     if as_json:
-        typer.echo(json.dumps([{"processed_without_dying": True, **one._asdict()} for one in done]))
+        typer.echo(json_line([{"processed_without_dying": True, **one._asdict()} for one in done]))
         return
     for one in done:
         typer.echo(
@@ -97,7 +111,7 @@ def audit(
     with progress_shown(as_json) as progress:
         found = pipeline.audit(settings, route, progress=progress)
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json_line(found))
     else:
         typer.echo(f"{found['batches']} batches with {found['copies']} copies checked")
         for problem in found["problems"]:
@@ -118,7 +132,7 @@ def doctor(
     settings = read_settings()
     findings = examination.examine(settings, [route] if route else [*settings.routes, *settings.broken])
     if as_json:
-        typer.echo(json.dumps([finding._asdict() for finding in findings]))
+        typer.echo(json_line([finding._asdict() for finding in findings]))
     else:
         from redrive.cli import output  # noqa: PLC0415
 
@@ -151,14 +165,14 @@ def explain(
     model = learned_model_here()
     if compare is not None:
         found = compared(*compare, known_groups=known_groups_here(), model=model)
-        typer.echo(json.dumps(found, ensure_ascii=False))
+        typer.echo(json_line(found, plain=True))
         one = "one group" if found["same"] else "two groups"
         typer.echo("\n".join([f"{one}:", *(f"- {reason}" for reason in found["because"])]), err=True)
         return
     causes: dict[str, None] = {}
     problems: list[str] = []
     for line in explained(_json_lines(sys.stdin, problems), known_groups=known_groups_here(), model=model):
-        sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+        sys.stdout.write(json_line(line, plain=True) + "\n")
         causes[line["cause"]] = None
     sys.stdout.flush()
     for cause in causes:  # for people; programs read the other stream

@@ -83,6 +83,11 @@ def print_advice(console: Console, causes: dict[str, int], broker: str) -> None:
 def print_status(console: Console, status: dict[str, Any], now: datetime, *, wide: bool = False) -> None:
     """One route: messages by state, queues, gates, holder. For eighty columns, unless ``wide``."""
     console.print(Text(f"\n{status['route']}", style="bold"))
+    configured = status.get("configured", True)
+    if not configured:
+        console.print(
+            Text("  not in the configuration, or wrong there: no run does anything for what is unfinished", "red")
+        )
     if status["paused"]:
         console.print(Text(f"  paused: {status['pause_reason']}", style="red"))
     if status["held_by"]:
@@ -95,7 +100,8 @@ def print_status(console: Console, status: dict[str, Any], now: datetime, *, wid
         console.print(Text(f"  run {held['run_id']} ({held['holder']}) {says}"))
     last, following = status["configuration"]["last_run"], status["configuration"]["next_run"]
     if last:
-        changed = f"; the file was edited since: the next run begins with {following}" if following != last else ""
+        changed = f"; the file was edited since: the next run begins with {following}"
+        changed = "" if following in (last, None) else changed
         console.print(Text(f"  configuration {last}{changed}", style="dim"))
     balance = status["balance"]
     if not balance:
@@ -104,7 +110,14 @@ def print_status(console: Console, status: dict[str, Any], now: datetime, *, wid
         shown = [(words, balance[place]) for place, words in _PLACES.items() if balance.get(place)]
         console.print(Text("  " + "   ".join(f"{state} {count:,}" for state, count in shown)))
         if due := parse_instant(status["next_due_at"]):
-            when = f"due {due:%Y-%m-%d %H:%M:%S} UTC" if due > now else "due now: the next run sends it"
+            sends = f"the next run after `redrive resume {status['route']}`" if status["paused"] else "the next run"
+            when = (
+                f"due {due:%Y-%m-%d %H:%M:%S} UTC"
+                if due > now
+                else f"due now: {sends} sends it"
+                if configured
+                else "due"
+            )
             console.print(Text(f"  next redelivery {when}", style="dim"))
     _print_queues(console, status["queues"], now)
     for one in status["stuck_consumers"]:
@@ -226,6 +239,8 @@ def print_preview(console: Console, plan: dict[str, Any]) -> None:
         _print_peeked(console, plan["route"], plan["peeked"])
     for due in plan["due_now"]:
         console.print(f"due now for {due['destination']}: {due['messages']:,}")
+    for sentence in plan["bounds"]:
+        console.print(Text(_printable(f"but {sentence}"), style="red"))
     unseen = plan["not_seen"]
     console.print(Text(f"not seen: {unseen['staged_but_not_classified']:,} staged copies are not classified yet;"
                        f" the sources were {unseen['in_the_sources']}", style="dim"))  # fmt: skip

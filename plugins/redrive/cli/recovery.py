@@ -1,13 +1,12 @@
 """What is done when a route is left, or its ledger or staging was lost: restore, adopt, forget-batch."""
 
 import getpass
-import json
 import sys
 from typing import Annotated
 
 import typer
 
-from redrive.cli.context import open_ledger, print_counts, read_settings, selection_of
+from redrive.cli.context import json_line, open_ledger, print_counts, read_settings, selection_of
 from redrive.cli.held_run import held
 from redrive.cli.options import ASK_FROM, AsJson, DryRun, Groups, RouteName, Wait
 from redrive.message import MOST_MESSAGES
@@ -35,7 +34,7 @@ def restore(
         count, staged = restoring.would_restore(connection, route, selection)
     if dry_run:
         typer.echo(
-            json.dumps({"route": route, "would_restore": count, "staged": staged})
+            json_line({"route": route, "would_restore": count, "staged": staged})
             if as_json
             else f"{count:,} unfinished messages of {route} would go back into their queues"
             + (f", and what is new of {staged:,} copies that are staged and not yet classified" if staged else "")
@@ -50,7 +49,7 @@ def restore(
     ):
         done = pipeline.restore(settings, current, progress=progress)
     if as_json:
-        typer.echo(json.dumps({"route": route, **done}))
+        typer.echo(json_line({"route": route, **done}))
     else:
         print_counts(f"restore {route}", {k: v for k, v in done.items() if k != "problems"})
         for message_id, problem in done["problems"].items():
@@ -83,7 +82,7 @@ def adopt(
     with held(settings, route, selection_of(), as_json, trigger="adopt", even_if_paused=True) as (current, progress):
         done = pipeline.adopt(settings, current, of_ledgers=ledger or (), restored=restored, progress=progress)
     if as_json:
-        typer.echo(json.dumps({"route": route, **done}))
+        typer.echo(json_line({"route": route, **done}))
     else:
         print_counts(f"adopt {route}", done)
     if done["unreadable"]:
@@ -119,6 +118,6 @@ def forget_batch(
     ):
         done = pipeline.give_up(settings, current, batch, by=getpass.getuser(), reason=reason, progress=progress)
     if as_json:
-        typer.echo(json.dumps({"route": route, **done}))
+        typer.echo(json_line({"route": route, **done}))
     else:
         print_counts(f"forget-batch {route}", done)

@@ -1,14 +1,13 @@
 """Decisions about escalated messages: `redrive review`."""
 
 import getpass
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redrive.cli.context import console, masked, open_ledger, print_counts, read_settings, this_process
+from redrive.cli.context import console, json_line, masked, open_ledger, print_counts, read_settings, this_process
 from redrive.cli.options import ASK_FROM, AsJson, By, DryRun, Note, OfRoute, Yes
 from redrive.errors import RouteBusy, UsageError
 from redrive.message import LARGEST_ID, MOST_MESSAGES
@@ -40,7 +39,7 @@ def review_list(route: OfRoute = None, as_json: AsJson = False) -> None:
     with open_ledger(settings) as ledger, ledger.read() as connection:
         rows = masked(settings, inspecting.review_groups(connection, route))
     if as_json:
-        typer.echo(json.dumps(rows, default=str))
+        typer.echo(json_line(rows))
         return
     from redrive.cli import output  # noqa: PLC0415
 
@@ -60,7 +59,7 @@ def review_show(
     if not rows:
         raise UsageError(f"message {message} was never escalated")
     if as_json:
-        typer.echo(json.dumps(rows, default=str))
+        typer.echo(json_line(rows))
         return
     from redrive.cli import output  # noqa: PLC0415
 
@@ -100,6 +99,12 @@ def _decide(
         found = decisions.undecided(ledger, choice, limit)
         for sentence in found.left:
             typer.echo(f"redrive: {sentence}", err=True)
+        for name in sorted(set(found.routes) - set(settings.routes)):
+            typer.echo(
+                f"redrive: route {name} is not in the configuration, or wrong there: what is decided about its messages"
+                " is carried out once that is mended",
+                err=True,
+            )
         if dry_run:
             typer.echo(f"{found.questions} messages would be decided: {decision}")
         elif found.questions:
@@ -206,6 +211,6 @@ def review_apply(route: OfRoute = None, as_json: AsJson = False) -> None:
         if not as_json:
             print_counts(f"review {name}", done[name])
     if as_json:
-        typer.echo(json.dumps(done))
+        typer.echo(json_line(done))
     if any("busy" in counts for counts in done.values()):
         raise typer.Exit(RouteBusy.exit_code)

@@ -1,6 +1,5 @@
 """Runs of a route: the whole loop, one of its stages, or a replay of its past."""
 
-import json
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +9,7 @@ import typer
 
 from redrive.cli.context import (
     console,
+    json_line,
     known_groups_here,
     learned_model_here,
     open_ledger,
@@ -110,7 +110,7 @@ def _before_next(settings: "Settings", route: str, report: dict[str, Any], *, wa
 
 def _tell(report: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(report))
+        typer.echo(json_line(report))
     else:
         _print_report(report)
 
@@ -137,7 +137,7 @@ def _stage_command(name: str, text: str) -> None:
             else:
                 counts = getattr(pipeline, name)(settings, current, progress=progress)
             if as_json:
-                typer.echo(json.dumps({"route": route, "stage": name, **counts}))
+                typer.echo(json_line({"route": route, "stage": name, **counts}))
             else:
                 print_counts(f"{name} {route}", counts)
                 if name == "classify":
@@ -184,7 +184,7 @@ def simulate(
     other = configuration.load_policy(policy, settings.route(route))
     found = simulation.simulate(settings, route, other, selection)
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json_line(found))
         return
     from redrive.cli import output  # noqa: PLC0415
 
@@ -213,7 +213,7 @@ def _preview(settings: "Settings", route: str, selection: "Selection", as_json: 
         )
         plan["not_seen"]["in_the_sources"] = "looked at, and not touched"
     if as_json:
-        typer.echo(json.dumps(plan, default=str))
+        typer.echo(json_line(plan))
         return
     from redrive.cli import output  # noqa: PLC0415
 

@@ -1,13 +1,12 @@
 """Setting up and keeping up: init, db upgrade, learn, and the demo."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from redrive.cli.context import console, open_ledger, read_settings, utc_now
+from redrive.cli.context import console, json_line, open_ledger, read_settings, utc_now
 from redrive.cli.options import AsJson
 from redrive.errors import UsageError
 
@@ -30,7 +29,7 @@ def learn(as_json: AsJson = False) -> None:
     with open_ledger(read_settings()) as ledger:
         found = learned(ledger, home())
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json_line(found))
     elif "needed" in found:
         typer.echo(f"{found['groups']} groups teach something, {found['needed']} are needed: nothing learned")
     else:

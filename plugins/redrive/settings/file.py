@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,10 +10,11 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from redrive.brokers import registry
 from redrive.errors import SettingsError
 from redrive.settings.models import Broken, Settings
 from redrive.settings.places import PLACES, config_path, home, path_under, sqlite_under
-from redrive.settings.problems import Problem, first_causes, found_at, line_of, lines
+from redrive.settings.problems import Problem, dotted, first_causes, found_at, line_of, lines
 from redrive.settings.route import Route
 from redrive.settings.values import ANY_BROKER
 from redrive.settings.words import nearest
@@ -130,6 +132,9 @@ def parse(
     wrong = {problem.route for problem in problems}
     if settings is None and without_broken and None not in wrong:
         settings, _ = _validated(merged, wrong)
+    if settings is not None and (shared := list(_drained_twice(settings))):
+        problems += shared
+        settings, _ = _validated(merged, wrong := wrong | {problem.route for problem in shared})
     if settings is None or (problems and (not without_broken or None in wrong or not settings.routes)):
         raise SettingsError(lines(problems))
     broken: dict[str, Broken] = {}
@@ -149,6 +154,33 @@ def _validated(merged: dict[str, Any], without: Collection[str | None]) -> tuple
         return Settings.model_validate(merged), []
     except ValidationError as error:
         return None, first_causes(error)
+
+
+def _drained_twice(settings: Settings) -> Iterator[Problem]:
+    """Sources that a route above in the file drains too. What comes back of one route's sends would be the other's, and
+    never count as a return: it would be presumed that they all stayed away."""
+    drained: dict[str, dict[str, str]] = defaultdict(dict)  # by system: which route a queue belongs to
+    for name, route in settings.routes.items():
+        kind, known = registry.kind(route.broker), drained[route.system]
+        several = {queue: other for queue, other in known.items() if kind.many(queue)}
+        found = []
+        for position, source in enumerate(route.sources):
+            among = known if kind.many(source.queue) else several
+            own = source.queue
+            other = known.get(own) or next(
+                (of for queue, of in among.items() if kind.covers(queue, own) or kind.covers(own, queue)), None
+            )
+            if other is not None:
+                key = ("routes", name, "sources", position, "queue")
+                said = (
+                    f"{own!r} is a source of route {other} too: each would take what comes back to the other,"
+                    " and messages that fail again would count as having stayed away. One route drains it; its runs may"
+                    " be of a part"
+                )
+                found.append(Problem(key, f"{dotted(key)}: {said}"))
+        if not found:
+            known.update((source.queue, name) for source in route.sources)
+        yield from found
 
 
 def _remains(given: Any, wrong: Collection[str | int]) -> Route:

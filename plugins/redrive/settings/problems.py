@@ -1,5 +1,6 @@
 """What is wrong with a file, each problem in a line for people, beginning with the key at which they find it."""
 
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -10,6 +11,13 @@ from redrive.classification.causes import Cause
 from redrive.settings.models import known_keys
 from redrive.settings.words import nearest, quoted
 
+#: What pydantic calls by its name in Python, and its name in YAML.
+_IN_YAML = (
+    (re.compile(r"a valid tuple"), "a list, as in [a, b]"),
+    (re.compile(r"^Tuple should"), "should"),
+    (re.compile(r"a valid dictionary(?: or instance of \w+)?"), "a mapping, as in {key: value}"),
+    (re.compile(r"a valid string"), "a text"),
+)
 #: The path of a key, or of an item of a list.
 Key = tuple[str | int, ...]
 
@@ -58,6 +66,8 @@ def line_of(key: Key, detail: ErrorDetails) -> str:
             text = str(context["error"])
         case _:
             text = detail["msg"].replace("Input should be", "should be")
+            for python, yaml in _IN_YAML:
+                text = python.sub(yaml, text)
             given = detail["input"]
             # A database's address and Spark's properties may hold secrets, so they are not repeated.
             if isinstance(given, str | int | float) and key[:1] != ("database",) and key[:2] != ("spark", "conf"):

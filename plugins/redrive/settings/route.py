@@ -66,7 +66,9 @@ class Route(Part):
     )
     broker: BrokerName = Field(description="The adapter: one of Redrive's, or of another package that is installed.")
     connection: ConnectionId | None = Field(default=None, description="Airflow connection id of the broker.")
-    sources: tuple[Source, ...] = Field(min_length=1, max_length=100, description="The queues that are drained.")
+    sources: tuple[Source, ...] = Field(
+        min_length=1, max_length=100, description="The queues that are drained. No other route may drain them too."
+    )
     destination: Destination | None = Field(
         default=None, description="Where messages go. Default: back to where each came from."
     )

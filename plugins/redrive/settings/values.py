@@ -1,10 +1,22 @@
 """The kinds of values that keys of the configuration have, how each is checked, and what every mapping is made of."""
 
+import re
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from redrive import redaction, selectors
@@ -89,7 +101,18 @@ QueueName = Annotated[str, Field(min_length=1, max_length=500)]
 #: Of one character or more; ``*`` only at the end.
 Origin = Annotated[str, Field(pattern=r"^[^*]*(?:[^*]|\*)$", max_length=500)]
 CONNECTION_ID = r"^[A-Za-z0-9_.\-]{1,200}$"
-ConnectionId = Annotated[str, Field(pattern=CONNECTION_ID)]
+
+
+def _connection_id(value: str) -> str:
+    if not re.fullmatch(CONNECTION_ID, value):  # the value is not told: an address may hold a password
+        raise ValueError(
+            "is no Airflow connection id, such as orders of AIRFLOW_CONN_ORDERS: letters, digits, _, . and -; addresses"
+            " and secrets belong into the connection"
+        )
+    return value
+
+
+ConnectionId = Annotated[str, AfterValidator(_connection_id)]
 EvidenceSelector = Annotated[Selector, _selector(Kind.ATTRIBUTE, Kind.BODY), _TO_TEXT]
 OrderSelector = Annotated[Selector, _selector(Kind.MESSAGE_GROUP, Kind.KEY, Kind.ATTRIBUTE, Kind.BODY), _TO_TEXT]
 SearchSelector = Annotated[Selector, _selector(Kind.ATTRIBUTE, Kind.BODY, Kind.KEY), _TO_TEXT]
@@ -138,3 +161,28 @@ class Part(BaseModel):
         validate_by_alias=True,
         hide_input_in_errors=True,  # values may hold secrets
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _a_word_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+        """``approvals: yes`` is no 1: who writes it means that there are approvals."""
+        if isinstance(value, bool) and info.field_name in _numbers(cls):
+            raise ValueError("should be a number; yes, no, on and off are true and false in YAML")
+        return value
+
+
+@cache
+def _numbers(part: type[Part]) -> frozenset[str]:
+    """The keys of a mapping that have a number as their value, and nothing that is true or false."""
+    kinds = {name: _kinds(field.annotation) for name, field in part.model_fields.items()}
+    return frozenset(name for name, found in kinds.items() if found & {int, float} and bool not in found)
+
+
+def _kinds(annotation: Any) -> set[type]:
+    """Which types a value of such an annotation has."""
+    if isinstance(annotation, type):
+        return {annotation}
+    if get_origin(annotation) is Literal:
+        return {type(value) for value in get_args(annotation)}
+    # Only of a choice: a list or mapping of numbers is none.
+    return set().union(*map(_kinds, get_args(annotation))) if get_origin(annotation) in (Union, UnionType) else set()

@@ -7,6 +7,7 @@ settling or sending something, so it names them instead.
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from redrive.errors import (
     SettingsError,
 )
 from redrive.ledger import schema
-from redrive.ledger.account import inspecting
+from redrive.ledger.account import balance, inspecting
 from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger
 from redrive.ledger.review import escalations
@@ -58,13 +59,30 @@ def examine(settings: Settings, routes: Sequence[str]) -> list[Finding]:
         _look("staging", lambda: _staging(settings)),
         _look("spark", lambda: _spark(settings.spark)),
     ]
+    if {*settings.routes, *settings.broken} <= set(routes):
+        found += _left_behind(settings)
     for name in routes:
         try:
             for one in _route(settings, name):
-                found.append(one)  # noqa: PERF402 - what was found before an error stays
+                found.append(one)  # what was found before an error stays
         except Exception as error:
             found.append(_unexpected(f"route {name}", error))
     return found
+
+
+def _left_behind(settings: Settings) -> Iterator[Finding]:
+    """Routes that were renamed or taken out while something of theirs was unfinished."""
+    ledger = Ledger(settings.database)
+    try:
+        schema.check(ledger)
+        with ledger.read() as connection:
+            left = inspecting.left_behind(connection, {*settings.routes, *settings.broken})
+    except RedriveError:
+        return  # told of the ledger already
+    finally:
+        ledger.close()
+    for name, count in left.items():
+        yield Finding("error", f"route {name}", balance.left_behind(name, count))
 
 
 def _unexpected(subject: str, error: Exception) -> Finding:
@@ -120,6 +138,7 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
         for queue in sorted({q for q in (route.destination_of(s.queue) for s in route.sources) if q}):
             yield _look(f"{name}: destination {queue}", partial(_depth, broker, queue))
             yield from _fan_out(broker, f"{name}: destination {queue}", queue, allowed=route.fan_out == "allow")
+            yield from _returns(broker, f"{name}: destination {queue}", queue, route)
             yield from _watching(broker, f"{name}: destination {queue}", queue, route)
             yield from _order(broker, name, queue, route)
             if route.backoff.native and (why := _keeps_no_delay(broker, queue, route)):
@@ -323,6 +342,33 @@ def _fan_out(broker: Broker, subject: str, queue: str, *, allowed: bool) -> Iter
         several = "it is not known who is" if readers is None else f"{readers} are"
         then = "all of them get what is redelivered" if allowed else "fan_out is refuse, so messages go to people"
         yield Finding("warning", subject, f"{several} subscribed: {then}")
+
+
+def _returns(broker: Broker, subject: str, queue: str, route: Route) -> Iterator[Finding]:
+    """Whether what fails again at a destination comes to a source of the route, as far as the broker tells."""
+    for source in route.sources:
+        with suppress(RedriveError):
+            if queue in (broker.origins(source.queue) or ()):
+                return
+    passed, at = list[str](), queue
+    with suppress(RedriveError):  # of the destination it is told by the depth already; what is behind it may be hidden
+        while (onward := broker.describe(at).dead_letter_queue) and onward not in passed:
+            # A queue in which messages wait leads to the one where they are worked on, and that to the source.
+            if any(_is_called(source.queue, onward) for source in route.sources):
+                return
+            passed.append(at := onward)
+    if passed:
+        yield Finding(
+            "warning",
+            f"{subject}: returns",
+            f"what fails there again goes to {' and then '.join(passed)}, which this route does not drain: nobody would"
+            " see it come back, and it would count as having stayed away. List that queue among the sources",
+        )
+
+
+def _is_called(source: str, name: str) -> bool:
+    """Whether a source is the queue that the broker calls ``name``, however its name or address is written."""
+    return source.lower() == name.lower() or source.lower().endswith((f"/{name.lower()}", f":{name.lower()}"))
 
 
 def _watching(broker: Broker, subject: str, queue: str, route: Route) -> Iterator[Finding]:

@@ -5,16 +5,18 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from sqlalchemy.engine import Connection
+
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker
 from redrive.connections import storage
-from redrive.ledger import schema
+from redrive.ledger import leases, schema
 from redrive.ledger.delivery import breakers, consumers, dry_run, lanes, planning, unknown_sends
 from redrive.ledger.delivery.dry_run import WaitingCount
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.delivery.unknown_sends import Rule
 from redrive.ledger.drain import batches
-from redrive.ledger.engine import Ledger
+from redrive.ledger.engine import Ledger, parse_instant
 from redrive.ledger.selecting import Selection, stage_selection
 from redrive.lifecycle import RESENDS, Plan
 from redrive.policy import next_step
@@ -40,8 +42,8 @@ def preview(
     settings: Settings, route: str, selection: Selection, *, now: datetime, broker: Broker | None = None
 ) -> dict[str, Any]:
     """The plan per group (verdict, count, why, when; of what waits already, when the first and ``until`` the last are
-    due) and what a dry run can't see. Reads the ledger, and for a
-    selection by attributes staged headers.
+    due), the sentences of what ``bounds`` the next run beside it, and what a dry run can't see. Reads the ledger, and
+    for a selection by attributes staged headers.
 
     The broker isn't asked for messages: receiving counts a delivery and hides messages from others, so peeking would
     change it. Where sends of unknown fate are to be decided about, it is asked what it does with a second one.
@@ -69,6 +71,7 @@ def preview(
             staged = batches.unloaded(connection, route)
             mask = redactor(known)
             templates = {group: mask(text) for group, text in dry_run.templates(connection, route).items()}
+            bounds = _bounds(connection, route, selection, now)
     finally:
         ledger.close()
     rows = []
@@ -146,11 +149,28 @@ def preview(
         "route": route,
         "plan": sorted(rows, key=lambda row: (-row["messages"], str(row["group"]))),
         "due_now": [{"destination": queue, "messages": due} for queue, due in seen.due.most_common()],
+        "bounds": bounds,
         "not_seen": {
             "staged_but_not_classified": sum(batch.copies for batch in staged),
             "in_the_sources": "not looked at: receiving would count a delivery and hide messages from others",
         },
     }
+
+
+def _bounds(connection: Connection, route: str, selection: Selection, now: datetime) -> list[str]:
+    """Why the next run does less than all of it: a pause, a limit, stopped destinations."""
+    said = []
+    if paused := leases.pause_of(connection, route):
+        said.append(f"the route is {paused}; no run begins until `redrive resume {route}`")
+    if selection.limit is not None:
+        said.append(f"of what is due at most {selection.limit:,} are sent, as --limit says")
+    for one in breakers.of_destinations(connection, route):
+        until = parse_instant(one.cool_down_until)
+        if one.stage == "tripped" and until is not None and until > now:
+            said.append(f"nothing goes to {one.destination} until {until:%Y-%m-%d %H:%M:%S} UTC: {one.reason}")
+        elif one.stage != "open":
+            said.append(f"{one.destination} was stopped and is tried with a few: {one.reason}")
+    return said
 
 
 class _Seen:

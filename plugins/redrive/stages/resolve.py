@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import NamedTuple
 
+from redrive.brokers import registry
 from redrive.brokers.base import Broker, Capabilities, Origin, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
-from redrive.ledger.delivery import outcomes, presuming, unknown_sends
+from redrive.ledger.delivery import expiry, outcomes, presuming, unknown_sends
 from redrive.ledger.drain import horizon
 from redrive.ledger.engine import Ledger
 from redrive.lifecycle import Plan
@@ -57,9 +58,12 @@ def resolve(context: Context) -> dict[str, int]:
 
 def _leave_sources(context: Context) -> None:
     """What came back to a source that the route doesn't drain any more is not seen: its absence says nothing."""
-    sources = {source.queue for source in context.route.sources}
+    covers = registry.kind(context.route.broker).covers
+    # As they are written: a queue that is not listed at this moment is one of many all the same.
+    written = [source.queue for source in context.settings.route(context.name).sources]
     with context.ledger.read() as connection:
-        left = horizon.left(connection, context.name, sources)
+        known = sorted(expiry.of_sources(connection, context.name))
+    left = [queue for queue in known if not any(covers(source, queue) for source in written)]
     for source in left:
         unseen = horizon.leave(context.ledger, context.lease, source, context.now())
         if unseen:

@@ -34,6 +34,15 @@ def of_route(connection: Connection, route: str) -> dict[str, Any]:
     }
 
 
+def left_behind(route: str, count: int) -> str:
+    """What is wrong with a route that the configuration does not name any more, and what to do."""
+    return (
+        f"it is not in the configuration, and {count:,} of its messages are unfinished: no run sends them, asks people"
+        f" about them or carries out what they decide. Write it into the file again under the name {route}, until they"
+        f" are finished or `redrive restore {route}` has put them back"
+    )
+
+
 def states_of(connection: Connection, routes: Collection[str]) -> dict[str, dict[str, int]]:
     """Messages per route and state, of these routes."""
     names = {f"route_{number}": route for number, route in enumerate(sorted(routes))}

@@ -3,15 +3,16 @@
 Each finding says what it means and what to do. One statement each, in sets; nothing here changes anything.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.ledger.account import balance, inspecting
 from redrive.ledger.account.balance import Problem
 from redrive.ledger.delivery import gate_waits
-from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.engine import Ledger, parse_instant, sql
 
 #: Runs that ended since a batch was staged; the first of them should have loaded it.
 LATE_RUNS = 3
@@ -21,6 +22,8 @@ LATE_SLICE = timedelta(hours=1)
 #: of it should be known.
 LATE_UNKNOWN = timedelta(days=1)
 LATE_OUTCOME = timedelta(days=3)
+#: A route that no run was begun of for so long is run by nobody.
+LATE_RUN = timedelta(days=1)
 #: Sends that are looked at for ids that the broker has given twice: the audit runs much more often than that.
 RECENT = timedelta(days=2)
 
@@ -58,6 +61,18 @@ def findings(
                     f"route {row.route}: " + check.text.format(n=row.n, example=row.example, route=row.route), row.route
                 )
     yield from _stuck(connection, route, now)
+
+
+def left_behind(connection: Connection, configured: Collection[str], now: datetime) -> Iterator[Problem]:
+    """Routes that the configuration does not name any more, with something unfinished; not those that another
+    configuration runs."""
+    for route, count in inspecting.left_behind(connection, configured).items():
+        began = connection.execute(
+            sql("select max(started_at) from runs where route = :route"), {"route": route}
+        ).scalar()
+        last = parse_instant(began)
+        if last is None or last < now - LATE_RUN:
+            yield Problem(f"route {route}: {balance.left_behind(route, count)}", route)
 
 
 def _stuck(connection: Connection, route: str | None, now: datetime) -> Iterator[Problem]:

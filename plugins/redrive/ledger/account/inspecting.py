@@ -1,5 +1,6 @@
 """Read-only views of the ledger for people and programs: status, review, the life of a message."""
 
+from collections.abc import Collection
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from redrive.ledger.delivery import breakers, expiry, gate_waits, observations, 
 from redrive.ledger.engine import parse_instant, sql
 from redrive.ledger.predicates import UNFINISHED, WATCHED
 from redrive.ledger.transactions import MACHINE
-from redrive.lifecycle import State
+from redrive.lifecycle import FINISHED, State
 from redrive.message import index_key
 
 
@@ -76,6 +77,18 @@ def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
     }
 
 
+def left_behind(connection: Connection, configured: Collection[str]) -> dict[str, int]:
+    """Routes of the ledger that are not ``configured``, and how many copies and messages of each no run does anything
+    for: staged and not loaded, or not finished."""
+    names = _all(connection, "select route from route_state order by route")
+    found = {}
+    for name in (row["route"] for row in names if row["route"] not in configured):
+        places = balance.of_route(connection, name)
+        if count := sum(places.get(place, 0) for place in ("staged", *sorted(set(State) - FINISHED))):
+            found[name] = count
+    return found
+
+
 #: What of a gate is not shown: the id of its stage, and what its ``waits_for`` tells in words.
 _NOT_SHOWN = ("stage_id", "sending", "unknown", "next_due_at")
 
@@ -116,6 +129,8 @@ def _watching(connection: Connection, route: str) -> dict[str, Any]:
     ]
     return {
         **row,
+        "not_worked_past": int(row["not_worked_past"]),  # PostgreSQL's sums are decimals
+        "in_window": int(row["in_window"]),
         "least_drained": drained[0] if drained else None,
         "untold": untold,
         "keeps_order": bool(untold) and _behind_sends(connection, route),
@@ -241,7 +256,8 @@ def escalations(connection: Connection, message_id: int) -> list[dict[str, Any]]
 
 
 def trace(connection: Connection, word: str, limit: int = 20) -> list[dict[str, Any]]:
-    """The lives of the messages that ``word`` names: a redrive id, message id, broker id or business key."""
+    """The lives of the messages that ``word`` names, a redrive id, message id, broker id or business key: the ``limit``
+    oldest."""
     number = int(word) if word.isascii() and word.isdigit() and len(word) < 19 else -1
     ids = [
         row["message_id"]
@@ -252,7 +268,8 @@ def trace(connection: Connection, word: str, limit: int = 20) -> list[dict[str, 
             # A message that is past its retention may have copies that are not.
             " where broker_message_id in (:word, :key) and exists (select 1 from messages first"
             " where first.message_id = repeat_copies.message_id) union"
-            " select message_id from redelivery_attempts where broker_message_id in (:word, :key) limit :limit",
+            " select message_id from redelivery_attempts where broker_message_id in (:word, :key)"
+            " order by message_id limit :limit",
             word=word,
             key=index_key(word),
             number=number,

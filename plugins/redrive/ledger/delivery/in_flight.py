@@ -17,7 +17,6 @@ from redrive.ledger.delivery.claims import OF_CAUSE
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
 from redrive.ledger.predicates import HERE, NEWEST_SLICE, WATCHED
-from redrive.ledger.transactions import Transaction
 
 #: A queue that tells nothing keeps its messages so long, unless told otherwise. Of what was sent before, nobody will
 #: ever learn more by waiting.
@@ -78,35 +77,40 @@ def vouch(ledger: Ledger, route: str, destination: str, *, by: str, now: datetim
     """A person says that ``destination`` has worked off what was sent to it; of how many sends no outcome was known.
 
     Where nobody tells its depth, nothing else may ever say so: the observation windows of what the route sent there
-    begin now. Where its depth is told, that is what counts.
+    begin now. Where its depth is told, that is what counts: then nothing is noted, and 0 is returned.
     """
     with ledger.by(by, now, route=route) as tx:
-        newest = tx.connection.execute(sql(f"select {NEWEST_SLICE}")).scalar_one()
-        found = sends(tx.connection, SendTarget(route, destination, newest), now, most=1 << 31)
-        if not observations.tells_depth(tx.connection, route, destination):
-            found = max(found, _work_past(tx, destination))
+        found = to_vouch_for(tx.connection, route, destination, now)
         if found:
+            tx.execute(
+                sql(f"update delivery_slices set observed_from = :now where {_NOT_WORKED_PAST}"),
+                {"destination": destination},
+            )
             record_event(tx, Action.RELEASE_GATE, count=found, selection={"destination": destination})
     return found
 
 
-def _work_past(tx: Transaction, destination: str) -> int:
-    """The destination has worked past all that the route has sent there and the broker doesn't keep; of how many sends
-    no outcome was known."""
-    which = (
-        f"route = :route and {WATCHED} and observed_from is null and system = {HERE}"
-        " and destination = :destination and last_sent_at <= :now"
-    )
-    values = {"destination": destination}
-    awaited = tx.execute(
+def to_vouch_for(connection: Connection, route: str, destination: str, now: datetime) -> int:
+    """Of how many sends :func:`vouch` would say something."""
+    if observations.tells_depth(connection, route, destination):
+        return 0
+    newest = connection.execute(sql(f"select {NEWEST_SLICE}")).scalar_one()
+    awaited = connection.execute(
         sql(
             "select count(*) from redelivery_attempts where sent_at is not null and outcome is null"
-            f" and slice_id in (select slice_id from delivery_slices where {which})"
+            f" and slice_id in (select slice_id from delivery_slices where {_NOT_WORKED_PAST})"
         ),
-        values,
+        {"route": route, "destination": destination, "now": now},
     ).scalar_one()
-    tx.execute(sql(f"update delivery_slices set observed_from = :now where {which}"), values)
-    return int(awaited)
+    return max(sends(connection, SendTarget(route, destination, newest), now, most=1 << 31), int(awaited))
+
+
+#: Over ``delivery_slices``: what the route has sent to a destination, and the broker doesn't keep any more, and of
+#: which nobody has seen yet that it was worked off.
+_NOT_WORKED_PAST: Final = (
+    f"route = :route and {WATCHED} and observed_from is null and system = {HERE}"
+    " and destination = :destination and last_sent_at <= :now"
+)
 
 
 def _values(to: SendTarget, now: datetime) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Unless it was gone by then: a source that was not emptied for longer than it kee
 that was off) may have had and lost what came back, and its emptiness proves nothing of that.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -86,14 +86,6 @@ def drained_to(connection: Connection, route: str, sources: Sequence[str]) -> da
     }
     known = [moments.get(source) for source in sources]
     return None if not known or None in known else min(m for m in known if m is not None)
-
-
-def left(connection: Connection, route: str, sources: Collection[str]) -> list[str]:
-    """The sources that the route drained before and that are not among its ``sources`` any more."""
-    known = connection.execute(
-        sql("select source from source_state where route = :route order by source"), {"route": route}
-    ).scalars()
-    return [source for source in known if source not in sources]
 
 
 #: Where messages of a source went, or what came back to it: what fails there lands in it.

@@ -41,6 +41,7 @@ class Open(NamedTuple):
     up_to: int  # the newest of them
     seen: str  # what was there, for Dialect.unchanged
     left: list[str]  # a sentence for each message or group that it names and that isn't among them
+    routes: list[str]  # whose they are
 
 
 def undecided(ledger: Ledger, choice: Choice, limit: int | None = None) -> Open:
@@ -57,13 +58,14 @@ def undecided(ledger: Ledger, choice: Choice, limit: int | None = None) -> Open:
             {**values, "limit": LARGEST_ID if limit is None else limit},
         ).one()
         seen = ledger.dialect.seen(connection)
+        routes = connection.execute(sql(f"select distinct route {found}"), values).scalars().all()
         left = []
         if choice.messages:
             asked = set(connection.execute(sql(f"select message_id {found}"), values).scalars())
             left = [_why_not(connection, message, choice.route) for message in choice.messages if message not in asked]
         if choice.group is not None and not questions:
             left.append(_why_no_group(connection, choice.group, choice.route))
-    return Open(questions, up_to, seen, left)
+    return Open(questions, up_to, seen, left, list(routes))
 
 
 def original(connection: Connection, where: str, values: Mapping[str, Any]) -> tuple[str, Original] | None:
