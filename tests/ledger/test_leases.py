@@ -211,7 +211,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "aim": lambda p, z, s: aiming.aim(p.ledger, z, Aims({}, Aim("elsewhere")), p.now),
     "open_gates": lambda p, z, s: breakers.open_gates(p.ledger, z, first=1, now=p.now),
     "note_expiry": lambda p, z, s: expiry.note(
-        p.ledger, z, "q", expiry.Expiry(), rescued=1, expiring_at=p.now, now=p.now
+        p.ledger, z, "q", expiry.Expiry(), rescued=1, expiring_at=p.now, began_at=p.now, now=p.now
     ),
     "remember": lambda p, z, s: counting.remember(p.ledger, z, 10, p.now),
     "admit": lambda p, z, s: holding.admit(p.ledger, z, {GATE: None}, p.now),

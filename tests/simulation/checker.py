@@ -6,6 +6,7 @@ tables and views say what Redrive believes.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -619,7 +620,10 @@ class Checker:
                 " (select 1 from messages theirs where theirs.route = messages.route and theirs.state = 'escalated'"
                 " and theirs.order_key = messages.order_key)) group by route, state"
             )
-            if state not in AT_REST and only in (None, route) and not self._never_knows(route, state)
+            if state not in AT_REST
+            and only in (None, route)
+            and not self._never_knows(route, state)
+            and not (state == "sent" and self._was_left_alone(sql, route))
         ]
         found += [
             f"{count} copies staged and not loaded"
@@ -646,6 +650,21 @@ class Checker:
             return False
         bounded = {"order_by", "rate"} & self.routes[route].keys()  # max_in_flight counts what has no outcome there
         return state in ("sent", "held") or (state == "waiting" and bool(bounded))
+
+    def _was_left_alone(self, sql: Sql, route: str) -> bool:
+        """No good run of the route began for longer than one of its sources keeps messages: what had come back there
+        may be lost, so nobody can say that it had not."""
+        units = {"s": SECOND, "d": 86_400 * SECOND}
+        told = [source["retention"] for source in self.routes[route]["sources"] if "retention" in source]
+        starts = [
+            micros(at)
+            for (at,) in sql.rows(
+                f"select started_at from runs where route = {sql.quoted(route)} and status = 'succeeded'"
+                " and \"trigger\" not in ('review', 'restore') order by started_at"
+            )
+        ]
+        longest = max((later - earlier for earlier, later in pairwise(starts)), default=0)
+        return any(longest > int(one[:-1]) * units[one[-1]] for one in told)
 
     def at_the_end(self, sql: Sql) -> None:
         """Everything came to rest: nothing is missing, nothing was sent that was not received."""

@@ -129,6 +129,28 @@ def test_how_long_a_source_keeps_messages_is_asked_of_the_broker_once_and_rememb
     assert (risk.queue, risk.retention) == ("kept", timedelta(days=2))
 
 
+def test_what_its_destination_gave_up_while_consumers_were_down_is_not_presumed(tmp_path: Path) -> None:
+    """The destination keeps messages for four days, and its consumers are away for as long."""
+    shop = a_shop(tmp_path, canary={"first": 2, "grow": 10, "pass": 0.9, "observe": "5m"}, give_up_after="90d")
+    shop.world.create("orders", retention=timedelta(days=4), lease=timedelta(minutes=5))
+    shop.die("a", "b", "c", "d", error=REFUSED)
+    assert shop.cycle()["redelivered"] == 2
+    for day in range(4):
+        shop.advance(days=1)
+        if day == 3:
+            assert shop.consume() == 2, "as the broker does when their time is over"
+        shop.cycle()
+    for _ in range(3):
+        shop.advance(minutes=10)
+        shop.cycle()
+    assert shop.query("select distinct outcome from redelivery_attempts") == [(None,)]
+    [(why,)] = shop.query("select reason from messages where state = 'sent' and reason is not null group by reason")
+    assert why.startswith("It may be gone from orders without anybody having had it")
+    assert shop.query("select stage, allowed, sent, stayed from group_state") == [("canary", 2, 2, 0)]
+    assert shop.states() == {"sent": 4}, "the next two are its canary"
+    assert shop.audit() == []
+
+
 def test_what_came_back_while_nobody_ran_and_expired_is_not_presumed_and_passes_no_canary(tmp_path: Path) -> None:
     """Airflow is off for three weeks, and the dead-letter queue keeps messages for four days."""
     shop = a_shop(tmp_path, canary={"first": 2, "grow": 10, "pass": 0.9, "observe": "5m"}, give_up_after="90d")

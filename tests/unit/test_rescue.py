@@ -54,7 +54,7 @@ def looked_at(settings: Settings, queue: str, oldest_at: datetime) -> None:
         ledger, "orders", "run-2", holder="ana", trigger="manual", ttl=timedelta(minutes=1), now=NOON
     )
     known = Expiry(None, oldest_at)
-    expiry.note(ledger, lease, queue, known, rescued=0, expiring_at=NOON, now=NOON)
+    expiry.note(ledger, lease, queue, known, rescued=0, expiring_at=NOON, began_at=NOON, now=NOON)
     ledger.close()
 
 

@@ -13,6 +13,9 @@ Each of these proves it of a slice:
   queue nearly always holds something that waits. There each time of emptiness counts for itself, and between two that
   are a lease or more apart one more delivery was used up: who held it at the first holds it no more.
 
+None of it proves anything once the destination may have given a message up: what lay there for as long as it keeps
+messages is gone without anybody having had it.
+
 A look counts only for its own destination: a queue of the same name at another broker or connection is another one. It
 counts as one after the send only if the depth that the broker told, which may be late, was that of after the send.
 Clocks of processes differ: of two things that runs of the route did, the later one is that of the later run (its
@@ -56,6 +59,7 @@ class Consumption:
 
     in_order: bool = False  # what came first is given first
     holds: Holds | None = None  # consumers' leases end by the broker's clock: how often, and after how long
+    keeps: timedelta | None = None  # what nobody took for so long may be gone; None: not known, or not for long
 
 
 class Look(NamedTuple):
@@ -128,6 +132,8 @@ def worked_past(slices: Sequence[Sends], looks: Sequence[Look], how: Consumption
             dead = given_out.to_the_end(first) if given_out is not None else None
             # By the time of a look it was surely so, be its depth late or not.
             moments += [looks[number].at for number in (gone, empty.by(first), dead) if number is not None]
+        if how.keeps is not None:
+            moments = [moment for moment in moments if moment < one.claimed_at + how.keeps]
         if moments:
             found[one.slice_id] = min(moments)
     return found

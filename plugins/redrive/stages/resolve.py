@@ -8,9 +8,9 @@ from functools import cache
 from typing import NamedTuple
 
 from redrive.brokers import registry
-from redrive.brokers.base import Broker, Capabilities, Origin, QueueInfo
+from redrive.brokers.base import Broker, Origin, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
-from redrive.ledger.delivery import expiry, outcomes, presuming, unknown_sends
+from redrive.ledger.delivery import expiry, observations, outcomes, presuming, unknown_sends
 from redrive.ledger.drain import horizon
 from redrive.ledger.engine import Ledger
 from redrive.lifecycle import Plan
@@ -24,6 +24,8 @@ from redrive.stages.context import Context
 PAGE = 5_000
 #: What is reckoned with where neither the configuration nor the broker tells.
 ASSUMED = Holds(timedelta(seconds=30), 5)
+#: Who keeps messages for less wants them dead-lettered, or gone, after that time. Nobody is asked before it is over.
+LEAST_KEPT = timedelta(days=1)
 
 
 def resolve(context: Context) -> dict[str, int]:
@@ -35,14 +37,11 @@ def resolve(context: Context) -> dict[str, int]:
     confirmed, unanswered = _confirm(context)
     redrive = cache(lambda: redrive_at_origins(context.broker, context.route))
     window = observation_window(context.ledger, context.name, context.route, lambda: redrive().longest)
-    watched = _watched(context)
+    watched = _watched(context, lambda: redrive().holds)
     presumed = presuming.presume(
         context.ledger,
         context.lease,
-        {
-            queue: Consumption(able.in_order, redrive().holds if able.leases_end else None)
-            for queue, able in watched.items()
-        },
+        watched,
         window=window,
         sources=[source.queue for source in context.route.sources],
         now=context.now(),
@@ -70,11 +69,25 @@ def _leave_sources(context: Context) -> None:
             context.progress(f"sends that may have come back to {source}, which is no source any more", unseen, None)
 
 
-def _watched(context: Context) -> dict[str, Capabilities]:
-    """What the broker can at each destination with sends under observation."""
+def _watched(context: Context, holds: Callable[[], Holds]) -> dict[str, Consumption]:
+    """How messages are taken from each destination with sends under observation."""
     with context.ledger.read() as connection:
         found = presuming.watched(connection, context.name)
-    return {queue: context.broker.capabilities_for(queue) for queue in found}
+        told = {queue for queue in found if observations.tells_depth(connection, context.name, queue)}
+    watched = {}
+    for queue, since in found.items():
+        able = context.broker.capabilities_for(queue)
+        keeps = _keeps(context.broker, queue) if queue in told and context.now() - since > LEAST_KEPT else None
+        watched[queue] = Consumption(able.in_order, holds() if able.leases_end else None, keeps)
+    return watched
+
+
+def _keeps(broker: Broker, queue: str) -> timedelta | None:
+    """How long a destination keeps messages, where it says so and means no delay by it."""
+    with suppress(BrokerError):  # not everybody may ask
+        told = broker.describe(queue).retention
+        return None if told is None or told < LEAST_KEPT else told
+    return None
 
 
 def observation_window(ledger: Ledger, name: str, route: Route, longest: Callable[[], timedelta]) -> timedelta:

@@ -178,6 +178,7 @@ class SourceDrain:
             known,
             rescued=self.rescued,
             expiring_at=self._next_run,
+            began_at=instant(started),
             now=self._context.now(),
         )
 

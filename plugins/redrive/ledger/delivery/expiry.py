@@ -1,4 +1,8 @@
-"""What is known of when messages of a source expire: how long it keeps them, and how old the oldest one may be."""
+"""What is known of when messages of a source expire: how long it keeps them, and how old the oldest one may be.
+
+A source that no run drained until its oldest message may have been lost (a pause, a scheduler that was off) proves
+nothing by its emptiness of what may have come back to it meanwhile.
+"""
 
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -7,6 +11,7 @@ from typing import NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
+from redrive.ledger.drain import horizon
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
 from redrive.ledger.transactions import RouteLease
@@ -39,11 +44,36 @@ def of_sources(connection: Connection, route: str) -> dict[str, Expiry]:
 
 
 def note(
-    ledger: Ledger, lease: RouteLease, source: str, known: Expiry, *, rescued: int, expiring_at: datetime, now: datetime
+    ledger: Ledger,
+    lease: RouteLease,
+    source: str,
+    known: Expiry,
+    *,
+    rescued: int,
+    expiring_at: datetime,
+    began_at: datetime,
+    now: datetime,
 ) -> None:
-    """Keep what a drain learned of ``source``, and tell of ``rescued`` copies that it took beyond its limit because
-    they would have expired before ``expiring_at``."""
+    """Keep what a drain that began at ``began_at`` learned of ``source``, and tell of ``rescued`` copies that it took
+    beyond its limit because they would have expired before ``expiring_at``. Where some may have been lost before the
+    drain began, nobody will see whether earlier sends are among them."""
     with ledger.under(lease, now) as tx:
+        before = parse_instant(
+            tx.execute(
+                sql("select oldest_at from source_state where route = :route and source = :source"), {"source": source}
+            ).scalar()
+        )
+        lost_at = Expiry(known.retention, before).at
+        if lost_at is not None and known.retention is not None and lost_at < began_at:
+            horizon.lose_sight(
+                tx,
+                source,
+                before,
+                f"It may have come back to {source} and been lost there: no run drained that for longer than it keeps"
+                " messages.",
+                only="claimed_at < :kept_from",
+                values={"kept_from": began_at - known.retention},
+            )
         tx.execute(
             sql(
                 "insert into source_state (route, source, retention_seconds, oldest_at)"

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
-from redrive.ledger.delivery import counting
+from redrive.ledger.delivery import counting, outcomes
 from redrive.ledger.drain.horizon import drained_to
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move
@@ -24,16 +24,17 @@ from redrive.policy.worked_past import Consumption, Look, Sends, worked_past
 _UNKNOWN = Consumption()
 
 
-def watched(connection: Connection, route: str) -> list[str]:
-    """The destinations, at the route's present broker, that are not known to have worked past all of its sends."""
+def watched(connection: Connection, route: str) -> dict[str, datetime]:
+    """The destinations, at the route's present broker, that are not known to have worked past all of its sends, and
+    when the first of those was claimed."""
     rows = connection.execute(
         sql(
-            f"select distinct destination from delivery_slices where route = :route and {WATCHED}"
-            f" and observed_from is null and system = {HERE}"
+            f"select destination, min(claimed_at) as claimed_at from delivery_slices where route = :route and {WATCHED}"
+            f" and observed_from is null and system = {HERE} group by destination order by destination"
         ),
         {"route": route},
     )
-    return sorted(row.destination for row in rows)
+    return {row.destination: at for row in rows if (at := parse_instant(row.claimed_at)) is not None}
 
 
 #: The slices whose window is over, with every source drained beyond it. What went by another broker came back to
@@ -69,10 +70,22 @@ def presume(
 ) -> int:
     """Close the observation of every slice whose window could have shown a return; returns the presumed messages.
 
-    ``destinations``: what is known of those that are :func:`watched`.
+    ``destinations``: what is known of those that are :func:`watched`. One that keeps messages for so long, and was not
+    seen to have worked past a send in that time, may have lost it: nobody will see what became of that.
     """
     with ledger.under(lease, now) as tx:
         _note_worked_past(tx, destinations, window)
+        for queue, how in destinations.items():
+            if how.keeps is not None:
+                outcomes.lose_sight(
+                    tx,
+                    until_fence=lease.fence,
+                    reason=f"It may be gone from {queue} without anybody having had it: that keeps messages for"
+                    f" {how.keeps}, and was not seen to have worked past this one in that time.",
+                    only=f"system = {HERE} and destination = :queue and observed_from is null"
+                    " and last_sent_at <= :gone_at",
+                    values={"queue": queue, "gone_at": now - how.keeps},
+                )
         horizon = drained_to(tx.connection, lease.route, sources)
         if horizon is None:
             return 0

@@ -1,11 +1,10 @@
 """Up to when the sources are drained and loaded: whatever came back to them before that moment is known.
 
-Unless it was gone by then: a source that was not emptied for longer than it keeps its messages (a pause, a scheduler
-that was off) may have had and lost what came back, and its emptiness proves nothing of that.
+Unless it was gone by then: see :func:`redrive.ledger.delivery.expiry.note`.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -27,18 +26,12 @@ on conflict (route, source) do update set pending_to = excluded.pending_to
 #: What was drained is known, once nothing that is staged of the route remains to be loaded.
 _LOADED = """
 update source_state set drained_to = pending_to, pending_to = null
-where route = :route and pending_to is not null and {nothing_staged}
-"""
-_NOTHING_STAGED = """
-not exists (
-    select 1 from staging_batches
-    where route = :route and {state} in ('recorded', 'settled') and loaded_at is null
-)
-"""
-#: The same sources before, where it is known how long they keep their messages.
-_KEEPING = """
-select source, retention_seconds, drained_to, pending_to from source_state
-where route = :route and pending_to is not null and retention_seconds is not null and {nothing_staged}
+where
+    route = :route and pending_to is not null
+    and not exists (
+        select 1 from staging_batches
+        where route = :route and {state} in ('recorded', 'settled') and loaded_at is null
+    )
 """
 
 
@@ -58,22 +51,7 @@ def forget_pending(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
 def sources_loaded(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
     """All recorded batches of the route are loaded: what was drained is now also known."""
     with ledger.under(lease, now) as tx:
-        # Else it reads all that were settled.
-        nothing_staged = _NOTHING_STAGED.format(state=tx.dialect.off_index("state"))
-        for row in tx.execute(sql(_KEEPING.format(nothing_staged=nothing_staged))).all():
-            emptied, empty = parse_instant(row.drained_to), parse_instant(row.pending_to)
-            keeps = timedelta(seconds=row.retention_seconds)
-            if empty is not None and (emptied is None or empty - emptied > keeps):
-                _lose_sight(
-                    tx,
-                    row.source,
-                    emptied,
-                    f"It may have come back to {row.source} and been lost there: nobody emptied that for longer than it"
-                    " keeps messages.",
-                    only="claimed_at < :kept_from",
-                    values={"kept_from": empty - keeps},
-                )
-        tx.execute(sql(_LOADED.format(nothing_staged=nothing_staged)))
+        tx.execute(sql(_LOADED.format(state=tx.dialect.off_index("state"))))  # else it reads all that were settled
 
 
 def drained_to(connection: Connection, route: str, sources: Sequence[str]) -> datetime | None:
@@ -100,7 +78,7 @@ where copies.route = :route and copies.source = :source and copies.kind in ('ret
 """
 
 
-def _lose_sight(
+def lose_sight(
     tx: RunTransaction,
     source: str,
     emptied: datetime | None,
@@ -131,7 +109,7 @@ def leave(ledger: Ledger, lease: RouteLease, source: str, now: datetime) -> int:
         ).first()
         if row is None:
             return 0
-        unseen = _lose_sight(
+        unseen = lose_sight(
             tx,
             source,
             parse_instant(row.drained_to),
