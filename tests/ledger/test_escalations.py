@@ -13,7 +13,7 @@ from sqlalchemy.exc import DatabaseError
 
 from redrive.ledger import schema
 from redrive.ledger.account import notifications
-from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.engine import Ledger, instant_text, parse_instant, sql
 from redrive.ledger.review import applying, escalations
 from redrive.ledger.review.applying import Decided
 from redrive.message import DeadLetter, Header
@@ -315,6 +315,40 @@ def test_another_note_is_told_and_makes_an_approval_void(bug: Workshop) -> None:
         ("b", "cleo", "decide_redeliver", "1.4.2"),
     ]
     assert rows(bug, "status, approved_by") == [("decided", None)] * 2
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("'2025-10-09T08:53:20Z'", "2025-10-09 08:53:20.000000"),
+        ("'2025-10-09 08:53:20'", "2025-10-09 08:53:20.000000"),
+        ("'2025-10-09 08:53:20.123456'", "2025-10-09 08:53:20.123456"),
+        ("'yesterday, I think'", None),
+        ("''", None),
+        ("'1764150000000'", None),
+    ],
+)
+def test_a_moment_that_somebody_writes_is_one_or_is_refused(bug: Workshop, written: str, kept: str | None) -> None:
+    decide = f"update escalated_messages set decision = 'discard', decided_by = 'ana', decided_at = {written}"
+    if kept is None:
+        with pytest.raises(DatabaseError):
+            person(bug, decide)
+        return
+    person(bug, decide)
+    ((at,), _) = rows(bug, "decided_at")
+    assert instant_text(parse_instant(at)) == kept
+
+
+def test_a_program_that_writes_all_columns_back_decides_now_and_keeps_no_approval(bug: Workshop) -> None:
+    """It may know the moment of the decision as none, or give one of its own."""
+    person(bug, "update escalated_messages set decision = 'discard', decided_by = 'ana', note = '1.4.2'")
+    person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana', decided_at = null")
+    assert rows(bug, "status, decided_at is not null") == [("decided", True)] * 2
+    person(bug, "update escalated_messages set approved_by = 'ben'")
+    person(bug, "update escalated_messages set decided_by = 'cleo', decided_at = '2025-10-09 08:53:20'")
+    assert rows(bug, "decided_by, approved_by") == [("cleo", None)] * 2
+    told = "select actor, count(*) from audit_events where action = 'decide_redeliver' group by actor order by actor"
+    assert bug.query(told) == [("ana", 2), ("cleo", 2)]
 
 
 def test_a_note_on_what_was_refused_decides_nothing(bug: Workshop) -> None:
