@@ -224,9 +224,10 @@ def test_minds_may_change_until_the_decision_is_taken_up(bug: Workshop) -> None:
     assert bug.review()["discarded"] == 2
 
 
-def test_a_decision_can_be_taken_back(bug: Workshop) -> None:
+@pytest.mark.parametrize("words", ["decision = null", "decision = null, status = 'open'"])
+def test_a_decision_can_be_taken_back(bug: Workshop, words: str) -> None:
     person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
-    person(bug, "update escalated_messages set decision = null where payload = 'a'")
+    person(bug, f"update escalated_messages set {words} where payload = 'a'")
     assert rows(bug, "payload, status, decided_at is null") == [("a", "open", True), ("b", "decided", False)]
     assert bug.query("select actor, action from audit_events where action like 'withdraw%'") == [
         ("ana", "withdraw_redeliver")

@@ -45,7 +45,7 @@ begin
             clock_timestamp(), new.route, coalesce(new.decided_by, '?'), 'decide_' || new.decision, new.message_id,
             new.note
         );
-    elsif old.status = 'decided' and new.status = 'decided' then
+    elsif old.status = 'decided' and new.status in ('decided', 'open') then
         new.status := 'open';
         new.decided_at := null;
         new.approved_by := null;

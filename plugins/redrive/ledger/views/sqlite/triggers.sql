@@ -81,7 +81,7 @@ drop trigger if exists escalated_messages_undecide
 --;
 create trigger escalated_messages_undecide
 after update of decision, corrected_body, corrected_headers on escalated_messages
-when new.decision is null and new.status = 'decided' and old.status = 'decided'
+when new.decision is null and new.status in ('decided', 'open') and old.status = 'decided'
 begin
     update escalated_messages
     set status = 'open', decided_at = null, approved_by = null
