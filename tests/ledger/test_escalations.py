@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -484,6 +485,29 @@ def test_a_decision_that_is_being_changed_right_now_is_waited_for(bug: Workshop)
     thread.join()
     assert done == [{"released": 0, "discarded": 1, "refused": 0}]
     assert rows(bug, "payload, status, decision") == [("a", "decided", "redeliver"), ("b", "applied", "discard")]
+
+
+def test_of_edits_only_so_many_are_held_at_once_as_their_bodies_allow(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop.die("a" * 10, "b" * 10, "c" * 10, "d" * 30, "e", error=KEY_ERROR)
+    workshop.cycle()
+    person(workshop, "update escalated_messages set decision = 'edit', corrected_body = payload, decided_by = 'ana'")
+    person(workshop, "update escalated_messages set decision = 'discard', decided_by = 'ana' where payload like 'd%'")
+    pages: list[int] = []
+    decided = applying.decided
+
+    def counted(*args: Any, **options: Any) -> list[Decided]:
+        found = decided(*args, **options)
+        pages.append(len(found))
+        return found
+
+    monkeypatch.setattr(applying, "decided", counted)
+    monkeypatch.setattr("redrive.stages.escalate.PAGE_BYTES", 25)
+    assert {name: count for name, count in workshop.review().items() if name != "seconds"} == {
+        "released": 4, "discarded": 1, "refused": 0,
+    }  # fmt: skip
+    assert pages == [2, 3, 0], "what is not edited is not read"
 
 
 def test_a_page_that_is_applied_twice_is_applied_once(bug: Workshop) -> None:
