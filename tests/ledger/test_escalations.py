@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -13,7 +14,7 @@ from sqlalchemy.exc import DatabaseError
 
 from redrive.ledger import schema
 from redrive.ledger.account import notifications
-from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.engine import Ledger, instant_text, parse_instant, sql
 from redrive.ledger.review import applying, escalations
 from redrive.ledger.review.applying import Decided
 from redrive.message import DeadLetter, Header
@@ -224,9 +225,10 @@ def test_minds_may_change_until_the_decision_is_taken_up(bug: Workshop) -> None:
     assert bug.review()["discarded"] == 2
 
 
-def test_a_decision_can_be_taken_back(bug: Workshop) -> None:
+@pytest.mark.parametrize("words", ["decision = null", "decision = null, status = 'open'"])
+def test_a_decision_can_be_taken_back(bug: Workshop, words: str) -> None:
     person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
-    person(bug, "update escalated_messages set decision = null where payload = 'a'")
+    person(bug, f"update escalated_messages set {words} where payload = 'a'")
     assert rows(bug, "payload, status, decided_at is null") == [("a", "open", True), ("b", "decided", False)]
     assert bug.query("select actor, action from audit_events where action like 'withdraw%'") == [
         ("ana", "withdraw_redeliver")
@@ -315,6 +317,40 @@ def test_another_note_is_told_and_makes_an_approval_void(bug: Workshop) -> None:
         ("b", "cleo", "decide_redeliver", "1.4.2"),
     ]
     assert rows(bug, "status, approved_by") == [("decided", None)] * 2
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("'2025-10-09T08:53:20Z'", "2025-10-09 08:53:20.000000"),
+        ("'2025-10-09 08:53:20'", "2025-10-09 08:53:20.000000"),
+        ("'2025-10-09 08:53:20.123456'", "2025-10-09 08:53:20.123456"),
+        ("'yesterday, I think'", None),
+        ("''", None),
+        ("'1764150000000'", None),
+    ],
+)
+def test_a_moment_that_somebody_writes_is_one_or_is_refused(bug: Workshop, written: str, kept: str | None) -> None:
+    decide = f"update escalated_messages set decision = 'discard', decided_by = 'ana', decided_at = {written}"
+    if kept is None:
+        with pytest.raises(DatabaseError):
+            person(bug, decide)
+        return
+    person(bug, decide)
+    ((at,), _) = rows(bug, "decided_at")
+    assert instant_text(parse_instant(at)) == kept
+
+
+def test_a_program_that_writes_all_columns_back_decides_now_and_keeps_no_approval(bug: Workshop) -> None:
+    """It may know the moment of the decision as none, or give one of its own."""
+    person(bug, "update escalated_messages set decision = 'discard', decided_by = 'ana', note = '1.4.2'")
+    person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana', decided_at = null")
+    assert rows(bug, "status, decided_at is not null") == [("decided", True)] * 2
+    person(bug, "update escalated_messages set approved_by = 'ben'")
+    person(bug, "update escalated_messages set decided_by = 'cleo', decided_at = '2025-10-09 08:53:20'")
+    assert rows(bug, "decided_by, approved_by") == [("cleo", None)] * 2
+    told = "select actor, count(*) from audit_events where action = 'decide_redeliver' group by actor order by actor"
+    assert bug.query(told) == [("ana", 2), ("cleo", 2)]
 
 
 def test_a_note_on_what_was_refused_decides_nothing(bug: Workshop) -> None:
@@ -449,6 +485,29 @@ def test_a_decision_that_is_being_changed_right_now_is_waited_for(bug: Workshop)
     thread.join()
     assert done == [{"released": 0, "discarded": 1, "refused": 0}]
     assert rows(bug, "payload, status, decision") == [("a", "decided", "redeliver"), ("b", "applied", "discard")]
+
+
+def test_of_edits_only_so_many_are_held_at_once_as_their_bodies_allow(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop.die("a" * 10, "b" * 10, "c" * 10, "d" * 30, "e", error=KEY_ERROR)
+    workshop.cycle()
+    person(workshop, "update escalated_messages set decision = 'edit', corrected_body = payload, decided_by = 'ana'")
+    person(workshop, "update escalated_messages set decision = 'discard', decided_by = 'ana' where payload like 'd%'")
+    pages: list[int] = []
+    decided = applying.decided
+
+    def counted(*args: Any, **options: Any) -> list[Decided]:
+        found = decided(*args, **options)
+        pages.append(len(found))
+        return found
+
+    monkeypatch.setattr(applying, "decided", counted)
+    monkeypatch.setattr("redrive.stages.escalate.PAGE_BYTES", 25)
+    assert {name: count for name, count in workshop.review().items() if name != "seconds"} == {
+        "released": 4, "discarded": 1, "refused": 0,
+    }  # fmt: skip
+    assert pages == [2, 3, 0], "what is not edited is not read"
 
 
 def test_a_page_that_is_applied_twice_is_applied_once(bug: Workshop) -> None:

@@ -111,3 +111,27 @@ def test_what_comes_back_after_it_was_resolved_is_regressed(workshop: Workshop) 
     workshop.advance(minutes=1)
     resolve()
     assert now() == "resolved"
+
+
+def test_what_was_sent_after_it_was_resolved_and_came_back_is_regressed_though_nobody_tells_when_it_died(
+    workshop: Workshop,
+) -> None:
+    workshop.die("a", error=KEY_ERROR, dead_lettered_at=int(workshop.now().timestamp() * 1_000_000))
+    workshop.cycle()
+    workshop.advance(minutes=1)
+    ((group,),) = workshop.query("select group_id from failure_groups")
+    issues.change(workshop.ledger, [("orders", group)], by="ana", now=workshop.now(), changes={"status": "resolved"})
+    workshop.advance(minutes=1)
+    person(workshop, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    workshop.review()
+    workshop.cycle()
+    state = "select status from issue_state"
+    assert workshop.query(state) == [("resolved",)]
+    assert workshop.consume(lambda _: KEY_ERROR) == 1
+    workshop.advance(minutes=1)
+    workshop.cycle()
+    assert workshop.query("select group_id, status from escalated_messages order by escalation_id") == [
+        (group, "applied"),
+        (group, "open"),
+    ]
+    assert workshop.query(state) == [("regressed",)]

@@ -30,7 +30,12 @@ def apply_decisions(context: Context) -> dict[str, int]:
     while True:
         with context.ledger.read() as connection:
             page = applying.decided(
-                connection, context.name, approvals=context.route.approvals, after=after, limit=PAGE
+                connection,
+                context.name,
+                approvals=context.route.approvals,
+                after=after,
+                limit=PAGE,
+                max_bytes=escalate.PAGE_BYTES,
             )
         if not page:
             break

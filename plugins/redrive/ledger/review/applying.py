@@ -18,6 +18,7 @@ from redrive.ledger.moves import move_each
 from redrive.ledger.predicates import ASKED
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, State
+from redrive.message import LARGEST_ID
 
 
 class Decided(NamedTuple):
@@ -41,24 +42,45 @@ class Decided(NamedTuple):
     size_bytes: int = 0
 
 
-def decided(connection: Connection, route: str | None, *, approvals: int, after: int, limit: int) -> list[Decided]:
-    """Decisions that wait to be applied, oldest first; those that lack the second person are left out."""
+def decided(
+    connection: Connection, route: str | None, *, approvals: int, after: int, limit: int, max_bytes: int = LARGEST_ID
+) -> list[Decided]:
+    """Decisions that wait to be applied, oldest first; those that lack the second person are left out. At most
+    ``limit``, and of edits so many that their originals have ``max_bytes`` (at least one)."""
+    which = (
+        " from escalated_messages reviews"
+        " left join messages on messages.message_id = reviews.message_id"
+        " where status = 'decided' and decision is not null and applied_at is null and escalation_id > :after"
+        # a released message that waits for delivery was applied as far as it can be
+        f" and (messages.state is null or messages.{ASKED})"
+        + (" and reviews.route = :route" if route else "")
+        + (" and lower(trim(approved_by)) not in ('', lower(trim(decided_by)))" if approvals > 1 else "")
+    )
+    values = {"after": after, "limit": limit} | ({"route": route} if route else {})
+    sizes = connection.execute(
+        sql(
+            f"select escalation_id, case when decision = 'edit' then size_bytes else 0 end as size_bytes{which}"
+            " order by escalation_id limit :limit"
+        ),
+        values,
+    ).all()
+    until, size = 0, 0
+    for row in sizes:
+        size += row.size_bytes
+        if until and size > max_bytes:
+            break
+        until = row.escalation_id
+    if not until:
+        return []
     rows = connection.execute(
         sql(
             "select escalation_id, reviews.message_id, reviews.route, decision, decided_by, approved_by, note,"
             " content_type, corrected_body, messages.state, case when decision = 'edit' then payload end as original,"
             " payload_bytes is not null as is_binary, reviews.source, corrected_headers,"
-            " case when decision = 'edit' then headers end as original_headers, size_bytes"
-            " from escalated_messages reviews"
-            " left join messages on messages.message_id = reviews.message_id"
-            " where status = 'decided' and decision is not null and applied_at is null and escalation_id > :after"
-            # a released message that waits for delivery was applied as far as it can be
-            f" and (messages.state is null or messages.{ASKED})"
-            + (" and reviews.route = :route" if route else "")
-            + (" and lower(trim(approved_by)) not in ('', lower(trim(decided_by)))" if approvals > 1 else "")
-            + " order by escalation_id limit :limit"
+            f" case when decision = 'edit' then headers end as original_headers, size_bytes{which}"
+            " and escalation_id <= :until order by escalation_id limit :limit"
         ),
-        {"route": route, "after": after, "limit": limit} if route else {"after": after, "limit": limit},
+        {**values, "until": until},
     )
     return [Decided(*row) for row in rows]
 

@@ -16,8 +16,18 @@ select
                     escalated_messages.route = failure_issues.route
                     and escalated_messages.group_id = failure_issues.group_id
                     and escalated_messages.escalated_at > failure_issues.status_at
-                    and coalesce(messages.dead_lettered_at, messages.received_at, escalated_messages.escalated_at)
-                    > failure_issues.status_at
+                    and (
+                        coalesce(messages.dead_lettered_at, messages.received_at, escalated_messages.escalated_at)
+                        > failure_issues.status_at
+                        -- or it was sent since and came back, whatever its newest copy tells of its death
+                        or exists (
+                            select 1
+                            from redelivery_attempts as newest
+                            where
+                                newest.message_id = messages.message_id and newest.attempt = messages.attempts
+                                and newest.outcome = 'returned' and newest.claimed_at > failure_issues.status_at
+                        )
+                    )
             )
             then 'regressed'
         else failure_issues.status

@@ -33,7 +33,7 @@ begin
         end if;
         new.status := 'decided';
         new.refusal := null;
-        if new.decided_at is not distinct from old.decided_at then
+        if new.decided_at is null or new.decided_at is not distinct from old.decided_at then
             new.decided_at := clock_timestamp();
         end if;
         -- a second person approved what was decided then, not what is decided now
@@ -45,7 +45,7 @@ begin
             clock_timestamp(), new.route, coalesce(new.decided_by, '?'), 'decide_' || new.decision, new.message_id,
             new.note
         );
-    elsif old.status = 'decided' and new.status = 'decided' then
+    elsif old.status = 'decided' and new.status in ('decided', 'open') then
         new.status := 'open';
         new.decided_at := null;
         new.approved_by := null;
@@ -66,6 +66,14 @@ language plpgsql security definer set search_path = redrive, pg_temp as $$
 declare
     takes_over constant boolean := new.status = 'decided' and new.decided_by is distinct from old.decided_by;
 begin
+    -- No trigger knows which other columns the UPDATE names, so what was told shows whether it was a decision.
+    if exists (
+        select from audit_events
+        where event_id = (select max(event_id) from audit_events where message_id = new.message_id)
+            and actor = new.decided_by and action = 'decide_' || new.decision and reason is not distinct from new.note
+    ) then
+        return new;
+    end if;
     if new.status = 'decided' then
         new.decided_at := clock_timestamp();
         if new.approved_by is not distinct from old.approved_by then
@@ -143,12 +151,12 @@ create or replace trigger escalated_messages_b_decide
 before update of decision, corrected_body, corrected_headers on redrive.escalated_messages
 for each row execute function redrive.escalated_messages_decide()
 --;
--- A decision that was just made has set another status or moment: it has told the note and the name itself.
+-- A decision that was just made has set another status, or told the note and the name itself.
 create or replace trigger escalated_messages_b_reword before update of note, decided_by on redrive.escalated_messages
 for each row when (
     (new.note is distinct from old.note or new.decided_by is distinct from old.decided_by)
     and new.status = old.status
-    and new.decided_at is not distinct from old.decided_at
+    and new.decision is not distinct from old.decision
 )
 execute function redrive.escalated_messages_reword()
 --;

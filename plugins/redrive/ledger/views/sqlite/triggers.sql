@@ -61,11 +61,27 @@ begin
     where escalation_id = new.escalation_id;
 end
 --;
+-- A moment that somebody writes becomes what the ledger compares with, whatever way of writing it SQLite knows.
+drop trigger if exists escalated_messages_decided_at
+--;
+create trigger escalated_messages_decided_at
+after update of decided_at on escalated_messages
+when
+    new.decided_at is not null
+    and (new.decided_at not like '____-__-__ __:__:__.______' or julianday(new.decided_at) is null)
+begin
+    select raise(abort, 'decided_at is no time; leave it out, or write YYYY-MM-DD HH:MM:SS, in UTC')
+    where julianday(new.decided_at) is null;
+    update escalated_messages
+    set decided_at = strftime('%Y-%m-%d %H:%M:%f', new.decided_at) || '000'
+    where escalation_id = new.escalation_id and decided_at = new.decided_at;
+end
+--;
 drop trigger if exists escalated_messages_undecide
 --;
 create trigger escalated_messages_undecide
 after update of decision, corrected_body, corrected_headers on escalated_messages
-when new.decision is null and new.status = 'decided' and old.status = 'decided'
+when new.decision is null and new.status in ('decided', 'open') and old.status = 'decided'
 begin
     update escalated_messages
     set status = 'open', decided_at = null, approved_by = null
