@@ -120,8 +120,8 @@ def test_a_pause_lets_the_present_run_keep_its_lease(plant: Plant) -> None:
 
 
 def test_a_second_pause_does_not_hide_the_first(ledger: Ledger) -> None:
-    leases.pause(ledger, "orders", by="ana", reason="first", now=NOW)
-    leases.pause(ledger, "orders", by="ben", reason="second", now=NOW)
+    assert leases.pause(ledger, "orders", by="ana", reason="first", now=NOW) is None
+    assert leases.pause(ledger, "orders", by="ben", reason="second", now=NOW) == "paused by ana: first"
     with ledger.read() as connection:
         assert leases.pause_of(connection, "orders") == "paused by ana: first"
 

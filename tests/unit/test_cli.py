@@ -96,6 +96,18 @@ def test_a_paused_route_runs_again_after_resume(folder: Path, ledger: Ledger) ->
     assert "was not paused" in redrive(folder, "resume", "orders").stdout
 
 
+def test_a_second_pause_says_whose_the_first_is_and_nobody_drives_a_terminal(folder: Path, ledger: Ledger) -> None:
+    leases.pause(ledger, "orders", by="redrive", reason="the destination \x1b[2Jis sick", now=datetime.now(UTC))
+    done = redrive(folder, "pause", "orders", "--reason", "incident 7")
+    assert "orders was paused by redrive: the destination \ufffd[2Jis sick. That stays" in done.stdout
+    with ledger.read() as connection:
+        reasons = connection.execute(sql("select reason from audit_events where action = 'pause' order by event_id"))
+        assert [row.reason for row in reasons][1:] == ["incident 7"]
+    status = redrive(folder, "status").stdout
+    assert "UTC, by redrive: the destination \ufffd[2Jis sick" in status
+    assert "\x1b" not in status + redrive(folder, "run", "orders").stderr
+
+
 def test_a_broken_balance_ends_with_1(folder: Path, ledger: Ledger) -> None:
     assert redrive(folder, "audit").returncode == 0
     with ledger.write() as connection:

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from redrive.cli import control, groups, inspection, recovery, review, runs, upkeep
+from redrive.cli.context import printable
 from redrive.errors import RedriveError, UsageError
 
 app = typer.Typer(
@@ -68,7 +69,7 @@ def main() -> None:
         # Without its own error handling the app returns the code of typer.Exit instead of leaving with it.
         sys.exit(app(standalone_mode=False) or 0)
     except RedriveError as error:
-        typer.secho(f"redrive: {error}", err=True, fg="red")  # plain where nobody looks on
+        typer.secho(printable(f"redrive: {error}"), err=True, fg="red")  # plain where nobody looks on
         sys.exit(error.exit_code)
     except typer.Exit as done:
         sys.exit(done.exit_code)

@@ -70,6 +70,11 @@ def console() -> "Console":
     return Console()
 
 
+def printable(text: str) -> str:
+    """``text`` without control characters: a hostile error, name or note can't drive somebody's terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def json_line(value: Any, *, plain: bool = False) -> str:
     """``value`` as a line of JSON: what a database counts as a number, bytes as Base64, times as text. With ``plain``
     letters of all languages as they are, where standard output can take them."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redrive.cli.context import console, json_line, open_ledger, print_advice, read_settings, utc_now
+from redrive.cli.context import console, json_line, open_ledger, print_advice, printable, read_settings, utc_now
 from redrive.cli.options import ASK_FROM, AsJson, DryRun, RouteName
 from redrive.errors import UsageError
 from redrive.message import LARGEST_ID, MOST_MESSAGES
@@ -78,8 +78,12 @@ def pause(
     settings = read_settings()
     settings.route(route)
     with open_ledger(settings) as ledger:
-        leases.pause(ledger, route, by=getpass.getuser(), reason=reason, now=utc_now())
+        before = leases.pause(ledger, route, by=getpass.getuser(), reason=reason, now=utc_now())
     notify.paused(settings, route, utc_now())
+    if before is not None:
+        told = f"{route} was {before}. That stays; your reason is in the audit trail, and one resume ends both"
+        typer.echo(printable(told))
+        return
     typer.echo(f"{route} is paused; `redrive resume {route}` lets it go on")
 
 

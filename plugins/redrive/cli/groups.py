@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from redrive.cli.context import json_line, open_ledger, read_settings
+from redrive.cli.context import json_line, open_ledger, printable, read_settings
 from redrive.cli.options import AsJson, By
 from redrive.errors import UsageError
 from redrive.message import LARGEST_ID
@@ -94,7 +94,8 @@ def groups_list(as_json: AsJson = False) -> None:
         return
     for row in rows:
         what = f"what says {row['words']!r}" if row["words"] else f"group {row['other_group_id']}"
-        typer.echo(
+        told = (
             f"{row['ruling_id']:5}  {row['ruling']:5}  group {row['group_id']} and {what}, by {row['decided_by']}:"
             f" {row['note']}  ({row['refusal'] or row['status']})"
         )
+        typer.echo(printable(told))

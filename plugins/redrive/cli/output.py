@@ -13,6 +13,7 @@ from rich.text import Text
 
 from redrive.brokers import registry
 from redrive.classification.causes import Cause
+from redrive.cli.context import printable
 from redrive.ledger.engine import parse_instant
 from redrive.lifecycle import State
 
@@ -36,7 +37,7 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
                 table.add_row(f"{value:,}", f"{name}{_MEANING.get(name, '')}")
             console.print(table)
     for reason, count in report.get("reasons", {}).items():
-        console.print(Text(_printable(f"  to people, {count:,}: {reason}")))
+        console.print(Text(printable(f"  to people, {count:,}: {reason}")))
     if report.get("refused"):
         console.print(
             Text(f"  {report['refused']:,} were refused by the broker and went to people: `redrive review list`", "red")
@@ -89,7 +90,8 @@ def print_status(console: Console, status: dict[str, Any], now: datetime, *, wid
             Text("  not in the configuration, or wrong there: no run does anything for what is unfinished", "red")
         )
     if status["paused"]:
-        console.print(Text(f"  paused: {status['pause_reason']}", style="red"))
+        since = f"since {str(status['paused_at'])[:16]} UTC, by {status['paused_by']}"
+        console.print(Text(printable(f"  paused {since}: {status['pause_reason']}"), style="red"))
     if status["held_by"]:
         held = status["held_by"]
         until = parse_instant(held["until"])
@@ -97,7 +99,7 @@ def print_status(console: Console, status: dict[str, Any], now: datetime, *, wid
             says = f"holds it until {until:%Y-%m-%d %H:%M:%S} UTC"
         else:
             says = "held it and is gone: the next run takes over"
-        console.print(Text(f"  run {held['run_id']} ({held['holder']}) {says}"))
+        console.print(Text(printable(f"  run {held['run_id']} ({held['holder']}) {says}")))
     last, following = status["configuration"]["last_run"], status["configuration"]["next_run"]
     if last:
         changed = f"; the file was edited since: the next run begins with {following}"
@@ -123,7 +125,7 @@ def print_status(console: Console, status: dict[str, Any], now: datetime, *, wid
     for one in status["stuck_consumers"]:
         who, since = f"{one['consumer']} of {one['queue']}", str(one["last_progress_at"])[:16]
         said = f"  {who} is {one['status']}: it holds {one['unacked']:,} and got nowhere since {since} UTC"
-        console.print(Text(_printable(said), style="red"))
+        console.print(Text(printable(said), style="red"))
     _print_destinations(console, status["destinations"], now)
     _print_untold(console, status["route"], status["watching"])
     _print_gates(console, status["gates"], status["watching"], wide=wide)
@@ -166,7 +168,7 @@ def _print_destinations(console: Console, destinations: Sequence[dict[str, Any]]
             says = f"nothing goes to {one['destination']} until {str(until)[:16]} UTC"
         else:
             says = f"{one['destination']} is tried with {one['allowed']}, {one['sent']} are sent"
-        console.print(Text(f"  breaker: {says}; {one['waiting']:,} wait. {one['reason']}", style="red"))
+        console.print(Text(printable(f"  breaker: {says}; {one['waiting']:,} wait. {one['reason']}"), style="red"))
 
 
 def _print_untold(console: Console, route: str, watching: dict[str, Any]) -> None:
@@ -177,7 +179,7 @@ def _print_untold(console: Console, route: str, watching: dict[str, Any]) -> Non
             f"  sends to {queue} may stay without an outcome, as nobody tells how much it holds{behind}: a processed"
             f" check tells, or a person says that it has worked them off: redrive release {route} --destination {queue}"
         )
-        console.print(Text(_printable(says), style="red" if behind else "dim"))
+        console.print(Text(printable(says), style="red" if behind else "dim"))
 
 
 def _print_gates(console: Console, gates: Sequence[dict[str, Any]], watching: dict[str, Any], *, wide: bool) -> None:
@@ -201,7 +203,7 @@ def _print_gates(console: Console, gates: Sequence[dict[str, Any]], watching: di
         )
         console.print(Text(said))
         if gate["waits_for"]:
-            console.print(Padding(Text(_printable(f"waits for {gate['waits_for']}"), style="dim"), (0, 0, 0, 9)))
+            console.print(Padding(Text(printable(f"waits for {gate['waits_for']}"), style="dim"), (0, 0, 0, 9)))
     if table is not None:
         console.print(table)
     if watching["not_worked_past"]:
@@ -233,14 +235,14 @@ def print_preview(console: Console, plan: dict[str, Any]) -> None:
         told = filter(None, (row["cause"], group))
         why = ": ".join(filter(None, (_span(row["when"], row.get("until")), row["why"])))
         console.print(Text(f"{row['messages']:>9,}  {row['verdict']:<8}  {', '.join(told)}"))
-        template = _printable(" ".join((row["template"] or "").split()))[:120]
+        template = printable(" ".join((row["template"] or "").split()))[:120]
         console.print(Padding(Text("\n".join(filter(None, (why, template))), style="dim"), (0, 0, 0, 11)))
     if plan.get("peeked"):
         _print_peeked(console, plan["route"], plan["peeked"])
     for due in plan["due_now"]:
         console.print(f"due now for {due['destination']}: {due['messages']:,}")
     for sentence in plan["bounds"]:
-        console.print(Text(_printable(f"but {sentence}"), style="red"))
+        console.print(Text(printable(f"but {sentence}"), style="red"))
     unseen = plan["not_seen"]
     console.print(Text(f"not seen: {unseen['staged_but_not_classified']:,} staged copies are not classified yet;"
                        f" the sources were {unseen['in_the_sources']}", style="dim"))  # fmt: skip
@@ -250,7 +252,7 @@ def _print_peeked(console: Console, route: str, peeked: Sequence[dict[str, Any]]
     """What lies in the sources, a kind in three lines: side by side its names and text fit no terminal."""
     console.print(Text(f"{route}: what lies in its sources (looked at, not touched)", style="bold"))
     for row in peeked:
-        said = {name: _printable(" ".join((row[name] or "").split()))[:200] for name in row if name != "messages"}
+        said = {name: printable(" ".join((row[name] or "").split()))[:200] for name in row if name != "messages"}
         names = " · ".join(said[name] for name in ("cause", "reason", "type") if said[name])
         where = f"in {said['source']}" + (f", failed at {said['origin']}" if said["origin"] else "")
         console.print(Text(f"{row['messages']:>9,}  {names}"))
@@ -325,7 +327,7 @@ def print_review_groups(console: Console, rows: Sequence[dict[str, Any]]) -> Non
         )
         console.print(Text(columns.format(row["group_id"] or "none", f"{told[0]:,}", *told[1:])))
         about = f"{row['route']}: {row['template'] or row['why'] or ''}"
-        about = " " * 9 + _printable(" ".join(about.split()))
+        about = " " * 9 + printable(" ".join(about.split()))
         console.print(Text(about, style="dim"), no_wrap=True, overflow="ellipsis")
 
 
@@ -338,7 +340,7 @@ def print_escalations(console: Console, rows: Sequence[dict[str, Any]]) -> None:
         for name, value in row.items():
             if value is None or name == "escalation_id":
                 continue
-            table.add_row(name, Text(_printable(_field(name, value)[:4000])))
+            table.add_row(name, Text(printable(_field(name, value)[:4000])))
         console.print(table)
 
 
@@ -355,10 +357,10 @@ def print_trace(console: Console, life: dict[str, Any]) -> None:
     message = life["message"]
     console.print(Text(f"\nmessage {message['message_id']}  {message['redrive_id']}  {message['state']}", style="bold"))
     if life["group"]:
-        console.print(Text(f"{message['cause']}: {_printable(life['group']['template'])[:200]}"))
+        console.print(Text(f"{message['cause']}: {printable(life['group']['template'])[:200]}"))
     table = Table("when (UTC)", "what", box=box.SIMPLE_HEAD)
     for event in life["timeline"]:
-        table.add_row(str(event["at"])[:26], Text(_printable(event["what"])))
+        table.add_row(str(event["at"])[:26], Text(printable(event["what"])))
     console.print(table)
 
 
@@ -366,10 +368,5 @@ def print_findings(console: Console, findings: Sequence[NamedTuple]) -> None:
     """What the doctor found."""
     table = Table(box=box.SIMPLE, show_header=False)
     for level, subject, text in findings:
-        table.add_row(Text(level, style=_LEVELS[level]), Text(subject), Text(_printable(text)))
+        table.add_row(Text(level, style=_LEVELS[level]), Text(subject), Text(printable(text)))
     console.print(table)
-
-
-def _printable(text: str) -> str:
-    """``text`` without control characters: a hostile error can't drive somebody's terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redrive.cli.context import console, json_line, masked, open_ledger, print_counts, read_settings, this_process
+from redrive.cli.context import (
+    console,
+    json_line,
+    masked,
+    open_ledger,
+    print_counts,
+    printable,
+    read_settings,
+    this_process,
+)
 from redrive.cli.options import ASK_FROM, AsJson, By, DryRun, Note, OfRoute, Yes
 from redrive.errors import RouteBusy, UsageError
 from redrive.message import LARGEST_ID, MOST_MESSAGES
@@ -98,7 +107,7 @@ def _decide(
                     raise UsageError(f"message {choice.messages[0]}: {problem}")
         found = decisions.undecided(ledger, choice, limit)
         for sentence in found.left:
-            typer.echo(f"redrive: {sentence}", err=True)
+            typer.echo(printable(f"redrive: {sentence}"), err=True)
         for name in sorted(set(found.routes) - set(settings.routes)):
             typer.echo(
                 f"redrive: route {name} is not in the configuration, or wrong there: what is decided about its messages"

@@ -203,11 +203,17 @@ def _run_before(connection: Connection, lease: RouteLease, stage: str) -> Row[An
     ).first()
 
 
-def pause(ledger: Ledger, route: str, *, by: str, reason: str, now: datetime) -> None:
-    """Let no run of the route begin, and none send, until :func:`resume`."""
+def pause(ledger: Ledger, route: str, *, by: str, reason: str, now: datetime) -> str | None:
+    """Let no run of the route begin, and none send, until :func:`resume`.
+
+    Returns who had paused it already, and why: that stays, and what ``by`` says is in the audit trail only.
+    """
     with ledger.by(by, now, route=route) as tx:
         tx.execute(sql("insert into route_state (route) values (:route) on conflict (route) do nothing"))
-        _pause(tx, reason)
+        before = pause_of(tx.connection, route)
+        if not _pause(tx, reason) and by != MACHINE:
+            record_event(tx, Action.PAUSE, reason=reason)
+        return before
 
 
 def pause_itself(
@@ -224,7 +230,7 @@ def pause_itself(
     return reason
 
 
-def _pause(tx: Transaction, reason: str) -> None:
+def _pause(tx: Transaction, reason: str) -> bool:
     changed = tx.execute(
         sql(
             "update route_state set paused_at = :now, paused_by = :actor, pause_reason = :reason"
@@ -234,6 +240,7 @@ def _pause(tx: Transaction, reason: str) -> None:
     ).rowcount
     if changed:
         record_event(tx, Action.PAUSE, reason=reason)
+    return bool(changed)
 
 
 def resume(ledger: Ledger, route: str, *, by: str, now: datetime) -> bool:

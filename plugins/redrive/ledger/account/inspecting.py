@@ -25,6 +25,8 @@ def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
     return {
         "route": route,
         "paused": bool(state and state["paused_at"]),
+        "paused_at": state["paused_at"] if state else None,
+        "paused_by": state["paused_by"] if state else None,
         "pause_reason": state["pause_reason"] if state else None,
         "held_by": {"run_id": state["run_id"], "holder": state["holder"], "until": state["lease_until"]}
         if state and state["run_id"]
