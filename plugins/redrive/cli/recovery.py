@@ -25,12 +25,14 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """The way out: put every unfinished message of ROUTE back into the queue it was drained from."""
+    from redrive.ledger.selecting import refuse_unknown_groups  # noqa: PLC0415
     from redrive.stages import pipeline  # noqa: PLC0415
     from redrive.stages import restore as restoring  # noqa: PLC0415
 
     settings, selection = read_settings(), selection_of(limit, groups=group)
     settings.route(route)
     with open_ledger(settings) as ledger, ledger.read() as connection:
+        refuse_unknown_groups(connection, selection)
         count, staged = restoring.would_restore(connection, route, selection)
     if dry_run:
         typer.echo(

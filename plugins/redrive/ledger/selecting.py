@@ -122,6 +122,19 @@ def parse_attributes(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
+def refuse_unknown_groups(connection: Connection, selection: Selection) -> None:
+    """:class:`~redrive.errors.UsageError` where a group is named that the ledger doesn't know: a mistyped one would
+    select nothing, in silence."""
+    if not selection.groups:
+        return
+    names = ", ".join(str(int(group)) for group in selection.groups)
+    known = set(
+        connection.execute(sql(f"select group_id from failure_groups where group_id in ({names})")).scalars().all()
+    )
+    if missing := [group for group in selection.groups if group not in known]:
+        raise UsageError(f"there is no group {missing[0]}; `redrive status` and `redrive review list` show their ids")
+
+
 def stage_selection(ledger: Ledger, connection: Connection, selection: Selection) -> None:
     """Put the selection's ``message_ids``, if it has any, where its condition looks for them; for this transaction."""
     if selection.message_ids is not None:

@@ -23,7 +23,7 @@ from redrive.ledger.delivery import recovery
 from redrive.ledger.drain import batches, horizon
 from redrive.ledger.engine import Ledger, let_go_of_interrupted
 from redrive.ledger.review import restoring
-from redrive.ledger.selecting import Selection
+from redrive.ledger.selecting import Selection, refuse_unknown_groups
 from redrive.ledger.transactions import RouteLease
 from redrive.settings import Settings
 from redrive.stages import adopt as adopt_stage
@@ -74,6 +74,8 @@ def begin(
     ledger = Ledger(settings.database)
     try:
         schema.check(ledger)
+        with ledger.read() as connection:
+            refuse_unknown_groups(connection, selection)
         held = leases.acquire(
             ledger,
             route,

@@ -17,7 +17,7 @@ from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.delivery.unknown_sends import Rule
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, parse_instant
-from redrive.ledger.selecting import Selection, stage_selection
+from redrive.ledger.selecting import Selection, refuse_unknown_groups, stage_selection
 from redrive.lifecycle import RESENDS, Plan
 from redrive.policy import next_step
 from redrive.policy.aims import Aims
@@ -55,6 +55,8 @@ def preview(
     ledger = Ledger(settings.database)
     try:
         schema.check(ledger)
+        with ledger.read() as connection:
+            refuse_unknown_groups(connection, selection)
         known, selection = source_expansion.of_ledger(ledger, route, known, selection)
         seen = _Seen(aiming.configured(known), _rules(ledger, route, known, broker, now))
         if selection.attributes:
