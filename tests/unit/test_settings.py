@@ -196,8 +196,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_thousand_routes_may_say_much() -> None:
-    keys = f"broker: memory, sources: [{{queue: dead}}], redact: [{', '.join(['email'] * 50)}]"
-    found = read("routes:\n" + "".join(f"  r{number}: {{{keys}}}\n" for number in range(2_000)))
+    keys = f"broker: memory, redact: [{', '.join(['email'] * 50)}]"
+    found = read("routes:\n" + "".join(f"  r{n}: {{{keys}, sources: [{{queue: dead-{n}}}]}}\n" for n in range(2_000)))
     assert len(found.routes) == 2_000
 
 
@@ -311,7 +311,7 @@ def test_a_route_inherits_key_by_key() -> None:
 defaults: {drain: {shards: 4, limit: 10}, slo: 1h, redact: [email], canary: {first: 3}}
 routes:
   a: {broker: memory, sources: [{queue: q}], drain: {limit: 20}}
-  b: {broker: memory, sources: [{queue: q}], slo: 2h, redact: [card], canary: off}
+  b: {broker: memory, sources: [{queue: other}], slo: 2h, redact: [card], canary: off}
 """
     )
     a, b = both.route("a"), both.route("b")
@@ -554,10 +554,45 @@ def test_a_processed_check_may_cast_and_name_times() -> None:
 
 
 def test_an_unknown_route_lists_those_there_are() -> None:
-    least = "{broker: memory, sources: [{queue: q}]}"
-    two = read(f"routes: {{orders: {least}, mail: {least}}}")
+    orders, mail = (f"{{broker: memory, sources: [{{queue: {queue}}}]}}" for queue in ("q", "other"))
+    two = read(f"routes: {{orders: {orders}, mail: {mail}}}")
     with pytest.raises(SettingsError, match=r"no such route; did you mean orders\?; there are: mail, orders"):
         two.route("order")
+
+
+NEWS = "broker: azure_service_bus, connection: bus, destination: {queue: news}"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("broker: memory, sources: [{queue: dead}]", "broker: memory, sources: [{queue: own}, {queue: dead}]"),
+        (f"{NEWS}, sources: [{{queue: 'news/*'}}]", f"{NEWS}, sources: [{{queue: a}}, {{queue: 'news/*'}}]"),
+        (
+            f"{NEWS}, sources: [{{queue: 'news/*'}}]",
+            f"{NEWS}, sources: [{{queue: a}}, {{queue: news/Subscriptions/mail}}]",
+        ),
+        (
+            f"{NEWS}, sources: [{{queue: news/Subscriptions/mail}}]",
+            f"{NEWS}, sources: [{{queue: a}}, {{queue: 'news/*'}}]",
+        ),
+    ],
+    ids=["one queue", "all of a topic", "one of all", "all with one"],
+)
+def test_a_source_is_drained_by_one_route(first: str, second: str) -> None:
+    """Whatever came back of the other's sends would be a new message to whoever drains it first, and the other would
+    presume that it was processed."""
+    text = f"routes: {{first: {{{first}}}, second: {{{second}}}}}"
+    (line,) = refusal(text)
+    assert line.startswith("routes.second.sources.1.queue: ")
+    assert "is drained by route first too" in line
+    found = settings.parse(text, env={}, root=Path("/srv/redrive"), without_broken=True)
+    assert (list(found.routes), list(found.broken)) == (["first"], ["second"])
+
+
+def test_queues_of_one_name_on_two_connections_are_two() -> None:
+    one = "broker: rabbitmq, sources: [{queue: dead}]"
+    assert len(read(f"routes: {{a: {{{one}, connection: eu}}, b: {{{one}, connection: us}}}}").routes) == 2
 
 
 def test_settings_are_frozen() -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,13 +10,14 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from redrive.brokers import registry
 from redrive.errors import SettingsError
 from redrive.settings.models import Broken, Settings
 from redrive.settings.places import PLACES, config_path, home, path_under, sqlite_under
-from redrive.settings.problems import Problem, first_causes, found_at, line_of, lines
+from redrive.settings.problems import Key, Problem, dotted, first_causes, found_at, line_of, lines
 from redrive.settings.route import Route
 from redrive.settings.values import ANY_BROKER
-from redrive.settings.words import nearest
+from redrive.settings.words import nearest, quoted
 from redrive.settings.yaml_text import dump, keys_and_values, read
 
 #: What of a route says who is sent when, and how often: what ``redrive simulate`` takes.
@@ -130,6 +132,10 @@ def parse(
     wrong = {problem.route for problem in problems}
     if settings is None and without_broken and None not in wrong:
         settings, _ = _validated(merged, wrong)
+    if settings is not None and (twice := list(_drained_twice(settings.routes))):
+        problems += twice
+        wrong |= {problem.route for problem in twice}
+        settings, _ = _validated(merged, wrong)
     if settings is None or (problems and (not without_broken or None in wrong or not settings.routes)):
         raise SettingsError(lines(problems))
     broken: dict[str, Broken] = {}
@@ -149,6 +155,33 @@ def _validated(merged: dict[str, Any], without: Collection[str | None]) -> tuple
         return Settings.model_validate(merged), []
     except ValidationError as error:
         return None, first_causes(error)
+
+
+def _drained_twice(routes: Mapping[str, Route]) -> Iterator[Problem]:
+    """Sources that an earlier route drains too. Each would take what comes back of the other's sends for messages that
+    are new, and the other presume that it stayed away."""
+    drained: dict[str, dict[str, str]] = defaultdict(dict)  # system -> source -> the route that has it
+    of_many: dict[str, dict[str, str]] = defaultdict(dict)  # the same of those that stand for several
+    for name, route in routes.items():
+        kind, plain, many = registry.kind(route.broker), drained[route.system], of_many[route.system]
+        for position, source in enumerate(route.sources):
+            queue, is_many = source.queue, kind.many(source.queue)
+            found = [mine.get(queue) for mine in (plain, many)]
+            if is_many:
+                found += [owner for one, owner in plain.items() if kind.covers(queue, one)]
+            else:
+                found += [owner for one, owner in many.items() if kind.covers(one, queue)]
+            other = next((owner for owner in found if owner not in (None, name)), None)
+            if other is None:
+                (many if is_many else plain).setdefault(queue, name)
+                continue
+            key: Key = ("routes", name, "sources", position, "queue")
+            yield Problem(
+                key,
+                f"{dotted(key)}: {quoted(queue)} is drained by route {other} too, by the same connection: each would"
+                " take what comes back of the other's sends, which then looks as if it had stayed away. Leave it to"
+                " one of them",
+            )
 
 
 def _remains(given: Any, wrong: Collection[str | int]) -> Route:

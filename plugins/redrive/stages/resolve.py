@@ -60,8 +60,7 @@ def _leave_sources(context: Context) -> None:
     sources = {source.queue for source in context.route.sources}
     with context.ledger.read() as connection:
         left = horizon.left(connection, context.name, sources)
-    for source in left:
-        unseen = horizon.leave(context.ledger, context.lease, source, context.now())
+    for source, unseen in horizon.leave(context.ledger, context.lease, left, context.now()).items() if left else ():
         if unseen:
             context.progress(f"sends that may have come back to {source}, which is no source any more", unseen, None)
 

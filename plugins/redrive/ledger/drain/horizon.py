@@ -10,7 +10,7 @@ from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
 from redrive.ledger.predicates import HERE
-from redrive.ledger.transactions import RouteLease
+from redrive.ledger.transactions import RouteLease, RunTransaction
 
 #: A source was empty of what had died before a moment; what was staged of it may not be loaded yet.
 _DRAINED = """
@@ -81,26 +81,35 @@ where copies.route = :route and copies.source = :source and copies.kind in ('ret
 """
 
 
-def leave(ledger: Ledger, lease: RouteLease, source: str, now: datetime) -> int:
-    """The route doesn't drain ``source`` any more: what earlier runs sent and may have come back there later than it
-    was last emptied stays sent, and is never presumed; how many messages that is. What is known of the source is
-    forgotten."""
+def leave(ledger: Ledger, lease: RouteLease, sources: Sequence[str], now: datetime) -> dict[str, int]:
+    """The route doesn't drain these :func:`left` sources any more: what earlier runs sent and may have come back to one
+    later than it was last emptied stays sent, and is never presumed. Returns the sources with how many messages that
+    is. What is known of them is forgotten."""
     with ledger.under(lease, now) as tx:
-        row = tx.execute(
-            sql("select drained_to from source_state where route = :route and source = :source"), {"source": source}
-        ).first()
-        if row is None:
-            return 0
-        emptied = parse_instant(row.drained_to)
-        later = "" if emptied is None else " and (window_ends_at is null or window_ends_at > :emptied_at)"
-        unseen = outcomes.lose_sight(
-            tx,
-            until_fence=lease.fence - 1,
-            reason=f"It may have come back to {source}, which the route does not drain any more.",
-            only=f"system = {HERE}{later} and (destination in ({_FEEDING}) or not exists ({_FEEDING}))",
-            values={"source": source} | ({} if emptied is None else {"emptied_at": emptied}),
-        )
-        tx.execute(sql("delete from source_state where route = :route and source = :source"), {"source": source})
+        # Of a source from which nothing came, nobody knows what comes back to it: first those of which it is known.
+        return {source: _leave(tx, source) for source in sorted(sources, key=lambda one: not _is_fed(tx, one))}
+
+
+def _is_fed(tx: RunTransaction, source: str) -> bool:
+    return tx.execute(sql(f"select 1 from ({_FEEDING}) fed limit 1"), {"source": source}).first() is not None
+
+
+def _leave(tx: RunTransaction, source: str) -> int:
+    of_it = "where route = :route and source = :source"
+    emptied = parse_instant(
+        tx.execute(sql(f"select drained_to from source_state {of_it}"), {"source": source}).scalar_one_or_none()
+    )
+    later = "" if emptied is None else " and (window_ends_at is null or window_ends_at > :emptied_at)"
+    feeding = f" and destination in ({_FEEDING})" if _is_fed(tx, source) else ""
+    unseen = outcomes.lose_sight(
+        tx,
+        until_fence=tx.lease.fence - 1,
+        reason=f"It may have come back to {source}, which the route does not drain any more.",
+        only=f"system = {HERE}{later}{feeding}",
+        values=({"source": source} if feeding else {}) | ({} if emptied is None else {"emptied_at": emptied}),
+    )
+    tx.execute(sql(f"delete from source_state {of_it}"), {"source": source})
+    if unseen:
         record_event(
             tx,
             Action.CHANGE_CONFIGURATION,
