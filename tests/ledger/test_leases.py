@@ -197,7 +197,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "sources_drained": lambda p, z, s: horizon.sources_drained(p.ledger, z, ["q"], p.now, p.now),
     "sources_loaded": lambda p, z, s: horizon.sources_loaded(p.ledger, z, p.now),
     "forget_pending": lambda p, z, s: horizon.forget_pending(p.ledger, z, p.now),
-    "leave": lambda p, z, s: horizon.leave(p.ledger, z, "orders-dlq", p.now),
+    "leave": lambda p, z, s: horizon.leave(p.ledger, z, ["orders-dlq"], p.now),
     "presume": lambda p, z, s: presuming.presume(p.ledger, z, {}, window=MINUTE, sources=["q"], now=p.now),
     "confirm": lambda p, z, s: outcomes.confirm(p.ledger, z, [1], p.now),
     "decide_unknown": lambda p, z, s: unknown_sends.decide(

@@ -19,7 +19,7 @@ from redrive.message import DeadLetter, Header, body_hash
 from redrive.stages import pipeline
 from redrive.staging import file_schemas
 from redrive.staging.batch_files import Staging
-from tests.workshop import KEY_ERROR, REFUSED, Workshop
+from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
 
 def _flip(path: Path) -> None:
@@ -326,6 +326,54 @@ def test_a_batch_that_is_lost_for_good_is_given_up_and_the_route_goes_on(
     workshop.cycle()
     assert workshop.query("select payload from escalated_messages") == [("b",)]
     assert workshop.audit() == []
+
+
+def test_a_place_in_which_nothing_is_stops_the_drain_instead_of_asking_people_about_all_that_waits(
+    workshop: Workshop,
+) -> None:
+    """A disk that is not mounted after a restart, or another folder in the configuration."""
+    workshop.die("a", "b", error=THROTTLED)
+    workshop.cycle()
+    assert workshop.states() == {"waiting": 2}
+    place = Path(workshop.settings.staging)
+    place.rename(workshop.folder / "the disk")
+    place.mkdir()
+    workshop.die("new")
+    workshop.advance(hours=1)
+    run = workshop.begin()
+    with pytest.raises(StagingError, match="is it mounted"):
+        workshop.drain(run)
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    assert workshop.bodies("orders-dlq") == [b"new"], "nothing was settled"
+    assert workshop.query("select distinct state from staging_batches") == [("settled",)], "nothing was begun there"
+    place.rmdir()
+    (workshop.folder / "the disk").rename(place)
+    workshop.cycle()
+    assert workshop.states() == {"sent": 3}
+    assert workshop.audit() == []
+
+
+def test_whoever_lost_all_files_for_good_can_say_so(workshop: Workshop) -> None:
+    workshop.die("a", "b", error=THROTTLED)
+    workshop.cycle()
+    place = Path(workshop.settings.staging)
+    place.rename(workshop.folder / "lost")
+    (place / "orders").mkdir(parents=True)
+    workshop.die("new")
+    workshop.advance(hours=1)
+    workshop.cycle()
+    assert workshop.states() == {"escalated": 2, "sent": 1}
+
+
+def test_a_new_place_is_right_where_nothing_needs_the_old_one(workshop: Workshop) -> None:
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    with workshop.ledger.write() as connection:
+        connection.exec_driver_sql("update escalated_messages set decision = 'discard', decided_by = 'ana'")
+    workshop.review()
+    Path(workshop.settings.staging).rename(workshop.folder / "old")
+    workshop.die("new")
+    assert workshop.cycle()["new"] == 1
 
 
 def test_what_may_have_come_back_in_a_batch_that_is_given_up_is_never_presumed(workshop: Workshop) -> None:

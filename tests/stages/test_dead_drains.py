@@ -101,6 +101,15 @@ def test_a_run_that_died_with_returns_presumes_nothing(workshop: Workshop, caplo
     assert f"orders-dlq: run {dead.run_id} did not end well there" in caplog.text
 
 
+def test_it_holds_them_as_long_as_it_leased_them_whatever_the_configuration_says_since(workshop: Workshop) -> None:
+    canary_fails(workshop)
+    assert die_holding(workshop, workshop.begin()) == 2
+    shorter = {"canary": CANARY, "drain": {"wait": "0s", "lease": "30s"}}
+    workshop.settings = workshop.configure(workshop.settings.database, **shorter)
+    workshop.advance(seconds=70)
+    nothing_is_presumed_until_they_come_back(workshop)
+
+
 def test_a_try_that_died_in_a_run_that_succeeded_is_not_forgotten(workshop: Workshop) -> None:
     """The try after it reaches the end of what it sees, in the same run; the next run is a minute later."""
     canary_fails(workshop)

@@ -96,6 +96,24 @@ def test_a_source_whose_messages_expire_sooner_goes_first_though_it_keeps_them_l
     ]
 
 
+def test_no_source_waits_for_ever_for_another_that_fills_each_limit_though_nobody_says_when_they_expire(
+    tmp_path: Path,
+) -> None:
+    forever = [{"queue": queue} for queue in ("orders-dlq", "other-dlq")]
+    shop = a_shop(tmp_path, limit=5, sources=forever)
+    shop.world.create("other-dlq", lease=timedelta(minutes=5))
+    drained = []
+    for number in range(8):
+        shop.die(*(f"{number}: {n}" for n in range(6)))
+        shop.die(f"other {number}", queue="other-dlq")
+        shop.cycle()
+        drained.append(len(shop.bodies("other-dlq")))
+        shop.advance(minutes=10)
+    assert drained[0] == 1, "the limit was used up"
+    assert drained.count(0) >= 2, "its turn comes, and not once only"
+    assert max(drained) <= 3
+
+
 def test_a_source_for_which_no_limit_is_left_is_looked_at_when_its_time_has_come(tmp_path: Path) -> None:
     shop = a_shop(tmp_path)
     dead(shop, 30, days=0.5, queue="orders-delay")

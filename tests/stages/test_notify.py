@@ -226,7 +226,7 @@ def test_an_audit_tells_the_route_that_it_is_about_and_no_other(
         {
             "database": told.settings.database,
             "staging": told.settings.staging,
-            "routes": dict.fromkeys(("orders", "orders_eu", "eu"), route),
+            "routes": {name: route | {"connection": name} for name in ("orders", "orders_eu", "eu")},
         }
     )
     told.settings = parse(text, env=os.environ, root=tmp_path)

@@ -83,9 +83,9 @@ def test_another_broker_s_queue_of_the_same_name_proves_nothing(tmp_path: Path, 
 
 
 def test_two_routes_to_one_queue_share_what_they_see(tmp_path: Path, shops: list[Workshop]) -> None:
-    shop = TwoSystems(tmp_path, connection="eu", canary="off", sources=[{"queue": "mail-dlq"}])
-    shop.world.create("mail-dlq", lease=timedelta(minutes=5))
+    shop = TwoSystems(tmp_path, connection="eu", canary="off", sources=[{"queue": "more-dlq"}])
     shop.other = shop.broker
+    shop.world.create("more-dlq", lease=timedelta(minutes=5))
     shops.append(shop)
     shop.die(*(f"m{i}" for i in range(40)), error=REFUSED)
     shop.cycle()

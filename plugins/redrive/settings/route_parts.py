@@ -32,7 +32,9 @@ from redrive.settings.words import check_timezone, format_duration
 class Source(Part):
     """One queue that is drained."""
 
-    queue: QueueName = Field(description="Its name, as the broker knows it.")
+    queue: QueueName = Field(
+        description="Its name, as the broker knows it. One route drains it: no two over one connection."
+    )
     kind: Literal["dead_letter", "delay"] = Field(
         default="dead_letter",
         description="`dead_letter`: its messages have failed. `delay`: they only wait, and go on after `delay`.",

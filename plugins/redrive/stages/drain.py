@@ -120,12 +120,14 @@ def _mine(sources: Sequence[Source], shard: int, shards: int, *, in_order: bool)
 
 def by_urgency(sources: Sequence[Source], known: Mapping[str, Expiry]) -> list[Source]:
     """Sources in the order in which their messages expire; where that isn't known, those that keep them for the
-    shortest time first, and those that keep them for ever last."""
+    shortest time first, and those that keep them for ever last. Of these, the one goes first of which nobody knows how
+    old its messages are, then whose may be the oldest: none waits for ever for another one that fills each limit."""
 
-    def expires(source: Source) -> tuple[bool, datetime, timedelta]:
+    def expires(source: Source) -> tuple[bool, datetime, timedelta, datetime]:
         expiry = known[source.queue]
         at = expiry.at
-        return at is None, at or datetime.max.replace(tzinfo=UTC), expiry.retention or timedelta.max
+        oldest = expiry.oldest_at or datetime.min.replace(tzinfo=UTC)
+        return at is None, at or datetime.max.replace(tzinfo=UTC), expiry.retention or timedelta.max, oldest
 
     return sorted(sources, key=expires)
 

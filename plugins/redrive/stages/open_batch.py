@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from redrive.errors import BrokerError, LedgerError, RedriveError, SettlementFailed
+from redrive.errors import BrokerError, LedgerError, RedriveError, SettlementFailed, StagingError
 from redrive.ledger.drain import batches
 from redrive.ledger.schema import ledger_id
 from redrive.message import Micros, Received
@@ -104,13 +104,31 @@ class OpenBatch:
     def _newest_staged(self) -> int:
         """The greatest batch id that this ledger gave as far as staging tells, whatever became of the ledger since.
 
-        Only where this source has one that the ledger doesn't know of are all files looked at.
+        Only where this source has one that the ledger doesn't know of are all files looked at. Raises
+        :class:`StagingError` where this is not the place of the files that the route needs.
         """
         context = self._context
+        self._refuse_another_place()
         found = context.staging.newest_batch(self._ledger_id, context.name, self._source.queue)
         with context.ledger.read() as connection:
             known = batches.newest(connection)
         return context.staging.newest_batch(self._ledger_id) if found > known else found
+
+    def _refuse_another_place(self) -> None:
+        """A disk that is not mounted, or a setting that names another place, looks as if all files were lost: with a
+        first new one beside them, all that waits would go to people as damaged."""
+        context = self._context
+        if not context.staging.is_gone(context.name):
+            return
+        with context.ledger.read() as connection:
+            needed = len(batches.needed(connection, context.name))
+        if needed:
+            place = context.staging.uri(context.name)
+            raise StagingError(
+                f"{place}: there is nothing, and the ledger counts on {needed} files of route {context.name}: is it"
+                " mounted, and the place that `staging` named before? Bring the files there; nothing was settled."
+                f" Where they are lost for good, put an empty file into {place}/ and all of them are told as missing"
+            )
 
     def is_full(self, now: datetime) -> bool:
         """Whether it is to be closed: it is large enough, or the leases of its copies are half gone."""

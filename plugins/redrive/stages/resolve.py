@@ -63,8 +63,7 @@ def _leave_sources(context: Context) -> None:
     with context.ledger.read() as connection:
         known = sorted(expiry.of_sources(connection, context.name))
     left = [queue for queue in known if not any(covers(source, queue) for source in written)]
-    for source in left:
-        unseen = horizon.leave(context.ledger, context.lease, source, context.now())
+    for source, unseen in horizon.leave(context.ledger, context.lease, left, context.now()).items() if left else ():
         if unseen:
             context.progress(f"sends that may have come back to {source}, which is no source any more", unseen, None)
 

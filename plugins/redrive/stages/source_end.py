@@ -83,7 +83,8 @@ class SourceEnd:
         """Where later looks can't tell what this run's shards hold from what others do, the first one has to; where no
         look tells anything, it is at least known who began."""
         context = self._context
-        total = depth.total if context.broker.capabilities_for(self._source.queue).knows_empty else None
+        can = context.broker.capabilities_for(self._source.queue)
+        total = depth.total if can.knows_empty else None
         if total is not None and not self._is_late(depth):
             return
         first_looks.note(
@@ -94,6 +95,7 @@ class SourceEnd:
             total=total,
             in_flight=0 if total is None else depth.in_flight or 0,
             as_of=None if total is None or depth.as_of is None else instant(depth.as_of),
+            leased_for=min(context.route.drain.lease, can.max_lease or timedelta.max),
             now=context.now(),
         )
         self._began = total is None

@@ -222,14 +222,14 @@ class Staging:
         """
         path = self.full_path(relative)
         try:
-            if self.filesystem.get_file_info(self.full_path(relative.partition("/")[0])).type == pafs.FileType.NotFound:
+            if self.is_gone(relative.partition("/")[0]):
                 return False  # not one file is gone, but the place of all
             with self.filesystem.open_input_file(path) as stream:
                 while stream.read(GROUP_BYTES):
                     pass
         except FileNotFoundError:
             return True
-        except (pa.ArrowException, OSError):
+        except (StagingError, pa.ArrowException, OSError):
             return False
         try:
             with self._reading(path) as file:
@@ -239,6 +239,12 @@ class Staging:
                 return row >= start
         except StagingError:
             return True
+
+    def is_gone(self, route: str) -> bool:
+        """Whether nothing at all of a route lies there: it never had a file, or this is not the place of its files."""
+        path = self.full_path(route)
+        with staging_errors(path):
+            return bool(self.filesystem.get_file_info(path).type == pafs.FileType.NotFound)
 
     def proof(self, relative: str, *, bodies: bool) -> pa.Table:
         """Of every copy of a batch file its id, hash and tracking; with ``bodies`` each body is held against its hash,

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.transactions import RouteLease, RunTransaction
+from redrive.settings import LONGEST_LEASE
 
 #: Its place among the counts of the run; no stage has this name.
 _PLACE = "looks"
@@ -47,9 +48,11 @@ def note(
     total: int | None,
     in_flight: int,
     as_of: datetime | None,
+    leased_for: timedelta = timedelta(0),
     now: datetime,
 ) -> None:
-    """``shard`` saw that ``source`` held so many, as of a moment if that is not now, and will receive from it.
+    """``shard`` saw that ``source`` held so many, as of a moment if that is not now, and will receive from it, leasing
+    each copy for so long.
 
     ``total`` is None where the broker doesn't tell.
     """
@@ -65,6 +68,7 @@ def note(
         }
         kept = counts.setdefault(_PLACE, {}).setdefault("sources", {}).setdefault(source, look)
         kept["shards"].append(shard)
+        kept["leased_seconds"] = max(kept.get("leased_seconds", 0), leased_for.total_seconds())
         _keep(tx, counts)
 
 
@@ -99,7 +103,7 @@ def may_hold(
 
     A run that was replaced may have died at any line. Any other one tells by its beginnings and ends. One that was
     begun anew has forgotten them, and shows by the fence that is missing before its own. The end of a run is its last
-    sign of life; from then a lease lasts ``leased_for``.
+    sign of life; from then a lease lasts as long as the run said, at least ``leased_for``, which drains lease now.
     """
     rows = connection.execute(
         sql(
@@ -108,14 +112,15 @@ def may_hold(
             " from runs where runs.route = :route and runs.fence <= :fence"
             " and (runs.finished_at is null or runs.finished_at > :since_at) order by runs.fence desc"
         ),
-        {"route": lease.route, "fence": lease.fence, "since_at": at - leased_for},
+        {"route": lease.route, "fence": lease.fence, "since_at": at - max(leased_for, LONGEST_LEASE)},
     ).all()
     began = at  # of the run after the one that is looked at
     for row in rows:
         started = parse_instant(row.started_at) or began
         if row.fence < lease.fence:
-            over = (parse_instant(row.finished_at) or began) + leased_for
             kept = json.loads(row.counts).get(_PLACE, {}).get("sources", {}).get(source)
+            leased = max(leased_for, timedelta(seconds=(kept or {}).get("leased_seconds", 0)))
+            over = (parse_instant(row.finished_at) or began) + leased
             if over > at and (row.status in ("running", "replaced") or (kept is not None and _left_open(kept))):
                 return MayHold(row.run_id, over)
         if row.fence > 1 and not row.follows and started + leased_for > at:

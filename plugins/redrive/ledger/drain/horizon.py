@@ -99,23 +99,30 @@ def lose_sight(
     )
 
 
-def leave(ledger: Ledger, lease: RouteLease, source: str, now: datetime) -> int:
-    """The route doesn't drain ``source`` any more: what earlier runs sent and may have come back there later than it
-    was last emptied stays sent, and is never presumed; how many messages that is. What is known of the source is
-    forgotten."""
+def leave(ledger: Ledger, lease: RouteLease, sources: Sequence[str], now: datetime) -> dict[str, int]:
+    """The route doesn't drain these sources any more: what earlier runs sent and may have come back to one later than
+    it was last emptied stays sent, and is never presumed. Returns the sources with how many messages that is. What is
+    known of them is forgotten."""
     with ledger.under(lease, now) as tx:
-        row = tx.execute(
-            sql("select drained_to from source_state where route = :route and source = :source"), {"source": source}
-        ).first()
-        if row is None:
-            return 0
-        unseen = lose_sight(
-            tx,
-            source,
-            parse_instant(row.drained_to),
-            f"It may have come back to {source}, which the route does not drain any more.",
-        )
-        tx.execute(sql("delete from source_state where route = :route and source = :source"), {"source": source})
+        # Of a source from which nothing came, nobody knows what comes back to it: first those of which it is known.
+        return {source: _leave(tx, source) for source in sorted(sources, key=lambda one: not _is_fed(tx, one))}
+
+
+def _is_fed(tx: RunTransaction, source: str) -> bool:
+    return tx.execute(sql(f"select 1 from ({_FEEDING}) fed limit 1"), {"source": source}).first() is not None
+
+
+def _leave(tx: RunTransaction, source: str) -> int:
+    of_it = "where route = :route and source = :source"
+    emptied = tx.execute(sql(f"select drained_to from source_state {of_it}"), {"source": source}).scalar_one_or_none()
+    unseen = lose_sight(
+        tx,
+        source,
+        parse_instant(emptied),
+        f"It may have come back to {source}, which the route does not drain any more.",
+    )
+    tx.execute(sql(f"delete from source_state {of_it}"), {"source": source})
+    if unseen:
         record_event(
             tx,
             Action.CHANGE_CONFIGURATION,
