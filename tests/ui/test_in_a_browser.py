@@ -66,6 +66,7 @@ def dead(shop: Shop, told: list[Notification]) -> Shop:
     for number, text in enumerate(seeding.HOSTILE.values()):
         seeding.escalate(ledger, HOSTILE_ID + number, text, text, group_id=3, headers=[[text, "String", text]])
     _plant_failures(ledger)
+    Path(settings.load().staging, "orders").mkdir(parents=True)  # else the place of the files would look gone
     with ledger.write() as connection:  # none of the history may move: its files aren't there
         later = datetime.now(UTC) + timedelta(days=30)
         gates, messages = tables.breakers, tables.messages

@@ -19,9 +19,9 @@ from redrive.errors import BatchLost
 from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import record_event
+from redrive.ledger.predicates import UNFINISHED
 from redrive.ledger.schema import ledger_id
 from redrive.ledger.transactions import MACHINE, RouteLease, RunTransaction
-from redrive.lifecycle import FINISHED
 from redrive.message import MAX_ROWS, ROW_BITS
 
 #: (route, source, batch id, ledger id) -> where the batch is written, relative to the staging folder; a path that was
@@ -336,13 +336,12 @@ def paths(connection: Connection, batch_ids: set[int]) -> dict[int, str]:
 
 def needed(connection: Connection, route: str | None) -> set[int]:
     """Batches whose payloads may still be asked for: not loaded, or with a message that isn't finished."""
-    finished = ", ".join(f"'{state}'" for state in sorted(FINISHED))
     only = " and route = :route" if route else ""
     rows = connection.execute(
         sql(
             "select batch_id from staging_batches where state in ('recorded', 'settled') and loaded_at is null"
-            f"{only} union select message_id / 1048576 from messages where state not in ({finished}){only}"
-            f" union select copy_id / 1048576 from messages where state not in ({finished}){only}"
+            f"{only} union select message_id / 1048576 from messages where state in {UNFINISHED}{only}"
+            f" union select copy_id / 1048576 from messages where state in {UNFINISHED}{only}"
         ),
         {"route": route} if route else {},
     )
