@@ -172,7 +172,7 @@ def _goals(results: Iterable[Result]) -> Table:
                 name, worst = max(figures, key=lambda each: each[1].value * (-1 if each[1].least is not None else 1))
                 told = [(name, worst)] if len(figures) > MANY else figures
                 for name, figure in told:
-                    what = ", ".join(filter(None, (one.variant, table.title, name, column)))
+                    what = ", ".join(filter(None, (table.title or one.variant, name, column)))
                     missed = sum(each.missed for _, each in figures)
                     of = f"; the worst of {len(figures)}, {missed} miss it" if len(figures) > MANY else ""
                     rows.append((f"[{heading}](#{_anchor(heading)}): {what}{of}", figure, goal, one.commit))
