@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive import settings
+from redrive.brokers import registry
+from redrive.brokers.base import BrokerKind
 from redrive.classification.causes import Cause, Verdict
 from redrive.errors import SettingsError
 from redrive.selectors import Kind
@@ -472,6 +475,29 @@ def test_two_routes_never_drain_one_queue(one: str, other: str, same: bool) -> N
     found = settings.parse(text, env={}, root=Path("/srv/redrive"), without_broken=True)
     assert (list(found.routes), list(found.broken)) == (["x"], ["y"])
     assert len(read(text.replace("connection: c", "connection: d", 1)).routes) == 2  # on another broker
+
+
+def test_many_routes_over_one_connection_are_not_each_held_beside_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    plain = registry.kind
+
+    def counting(name: str) -> BrokerKind:
+        kind = plain(name)
+
+        def many(queue: str) -> bool:
+            asked.append(queue)
+            return kind.many(queue)
+
+        return replace(kind, many=many)
+
+    monkeypatch.setattr(registry, "kind", counting)
+    counts = []
+    for routes in (50, 100):
+        asked.clear()
+        bus = "broker: azure_service_bus, connection: c, destination: {queue: d}"
+        read("routes:\n" + "".join(f"  r{n}: {{{bus}, sources: [{{queue: q{n}}}]}}\n" for n in range(routes)))
+        counts.append(len(asked))
+    assert 0 < counts[1] <= 2 * counts[0]
 
 
 def test_a_route_needs_a_connection_unless_it_is_in_memory() -> None:

@@ -159,10 +159,10 @@ def _validated(merged: dict[str, Any], without: Collection[str | None]) -> tuple
 def _drained_twice(settings: Settings) -> Iterator[Problem]:
     """Sources that a route above in the file drains too. What comes back of one route's sends would be the other's, and
     never count as a return: it would be presumed that they all stayed away."""
-    drained: dict[str, dict[str, str]] = defaultdict(dict)  # by system: which route a queue belongs to
+    # By system: which route a queue belongs to, and apart from these those that stand for several.
+    drained, of_many = defaultdict[str, dict[str, str]](dict), defaultdict[str, dict[str, str]](dict)
     for name, route in settings.routes.items():
-        kind, known = registry.kind(route.broker), drained[route.system]
-        several = {queue: other for queue, other in known.items() if kind.many(queue)}
+        kind, known, several = registry.kind(route.broker), drained[route.system], of_many[route.system]
         found = []
         for position, source in enumerate(route.sources):
             among = known if kind.many(source.queue) else several
@@ -179,7 +179,9 @@ def _drained_twice(settings: Settings) -> Iterator[Problem]:
                 )
                 found.append(Problem(key, f"{dotted(key)}: {said}"))
         if not found:
-            known.update((source.queue, name) for source in route.sources)
+            own_ones = {source.queue: name for source in route.sources}
+            known.update(own_ones)
+            several.update({queue: name for queue in own_ones if kind.many(queue)})
         yield from found
 
 
