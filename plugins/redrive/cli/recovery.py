@@ -31,9 +31,10 @@ def restore(
 
     settings, selection = read_settings(), selection_of(limit, groups=group)
     settings.route(route)
-    with open_ledger(settings) as ledger, ledger.read() as connection:
-        refuse_unknown_groups(connection, selection)
-        count, staged = restoring.would_restore(connection, route, selection)
+    with open_ledger(settings) as ledger:
+        refuse_unknown_groups(ledger, selection)
+        with ledger.read() as connection:
+            count, staged = restoring.would_restore(connection, route, selection)
     if dry_run:
         typer.echo(
             json_line({"route": route, "would_restore": count, "staged": staged})

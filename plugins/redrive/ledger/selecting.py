@@ -122,15 +122,15 @@ def parse_attributes(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def refuse_unknown_groups(connection: Connection, selection: Selection) -> None:
+def refuse_unknown_groups(ledger: Ledger, selection: Selection) -> None:
     """:class:`~redrive.errors.UsageError` where a group is named that the ledger doesn't know: a mistyped one would
     select nothing, in silence."""
     if not selection.groups:
         return
     names = ", ".join(str(int(group)) for group in selection.groups)
-    known = set(
-        connection.execute(sql(f"select group_id from failure_groups where group_id in ({names})")).scalars().all()
-    )
+    with ledger.read() as connection:
+        rows = connection.execute(sql(f"select group_id from failure_groups where group_id in ({names})"))
+        known = set(rows.scalars())
     if missing := [group for group in selection.groups if group not in known]:
         raise UsageError(f"there is no group {missing[0]}; `redrive status` and `redrive review list` show their ids")
 

@@ -74,8 +74,7 @@ def begin(
     ledger = Ledger(settings.database)
     try:
         schema.check(ledger)
-        with ledger.read() as connection:
-            refuse_unknown_groups(connection, selection)
+        refuse_unknown_groups(ledger, selection)
         held = leases.acquire(
             ledger,
             route,

@@ -55,8 +55,7 @@ def preview(
     ledger = Ledger(settings.database)
     try:
         schema.check(ledger)
-        with ledger.read() as connection:
-            refuse_unknown_groups(connection, selection)
+        refuse_unknown_groups(ledger, selection)
         known, selection = source_expansion.of_ledger(ledger, route, known, selection)
         seen = _Seen(aiming.configured(known), _rules(ledger, route, known, broker, now))
         if selection.attributes:

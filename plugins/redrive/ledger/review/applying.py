@@ -16,6 +16,7 @@ from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move_each
 from redrive.ledger.predicates import ASKED
+from redrive.ledger.review import escalations
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, State
 from redrive.message import LARGEST_ID
@@ -64,13 +65,8 @@ def decided(
         ),
         values,
     ).all()
-    until, size = 0, 0
-    for row in sizes:
-        size += row.size_bytes
-        if until and size > max_bytes:
-            break
-        until = row.escalation_id
-    if not until:
+    page = sizes[: escalations.within(max_bytes, (row.size_bytes for row in sizes))]
+    if not page:
         return []
     rows = connection.execute(
         sql(
@@ -80,7 +76,7 @@ def decided(
             f" case when decision = 'edit' then headers end as original_headers, size_bytes{which}"
             " and escalation_id <= :until order by escalation_id limit :limit"
         ),
-        {**values, "until": until},
+        {**values, "until": page[-1].escalation_id},
     )
     return [Decided(*row) for row in rows]
 

@@ -7,6 +7,7 @@ out by :mod:`redrive.ledger.review.applying`.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
@@ -79,14 +80,13 @@ def candidates(connection: Connection, route: str, *, after: int, limit: int, ma
 
 
 def _up_to(max_bytes: int, rows: Iterable[Any]) -> list[Candidate]:
-    chosen: list[Candidate] = []
-    size = 0
-    for row in rows:
-        size += row.body_bytes
-        if chosen and size > max_bytes:
-            break
-        chosen.append(Candidate(*row))
-    return chosen
+    found = [Candidate(*row) for row in rows]
+    return found[: within(max_bytes, (one.body_bytes for one in found))]
+
+
+def within(max_bytes: int, sizes: Iterable[int]) -> int:
+    """How many of the first ones have at most so many bytes together; at least one."""
+    return max(1, sum(total <= max_bytes for total in accumulate(sizes)))
 
 
 def unasked(connection: Connection, route: str, *, after: int, limit: int, max_bytes: int) -> list[Candidate]:
