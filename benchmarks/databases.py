@@ -21,3 +21,8 @@ def database(folder: Path, name: str) -> Iterator[tuple[str, int | None]]:
     place.mkdir()
     with Postgres(place, buffers=BUFFERS) as server:
         yield server.create_database(), server.process.pid
+
+
+def variant(name: str) -> str:
+    """What a run on this database is called beside one on SQLite, which is called nothing."""
+    return "" if name == "sqlite" else name

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import finished_messages, options, workload
-from benchmarks.databases import database
+from benchmarks.databases import database, variant
 from benchmarks.processes import computed, in_a_process, peak_memory
 from benchmarks.results import Cell, Figure, Table, finish
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
         "growth",
         Table(("what", "ratio", "seconds, two weeks", f"{asked.messages:,} messages"), ratios),
         Table(("what looks at everything, messages", "seconds", "peak MiB"), whole),
-        variant=asked.database.removeprefix("sqlite"),
+        variant=variant(asked.database),
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import options, workload
-from benchmarks.databases import database
+from benchmarks.databases import database, variant
 from benchmarks.processes import in_a_process, peak_memory
 from benchmarks.results import Cell, Figure, Table, finish
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name, peak in many.items()
     ]
     table = Table(("stage", "ratio", f"MiB, {FEW:,} messages", f"{asked.messages:,} messages"), rows)
-    return finish(asked, "memory", table, variant=asked.database.removeprefix("sqlite"))
+    return finish(asked, "memory", table, variant=variant(asked.database))
 
 
 def _measured(kind: str, messages: int) -> dict[str, float]:

@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -131,15 +132,12 @@ def _cell(plain: Any) -> Cell:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """``--json`` and ``--record``, for :func:`finish`."""
+    """``--json`` and ``--record``, for :func:`finish`; the commit is the one at which measuring begins."""
+    parser.set_defaults(commit=commit())
     parser.add_argument("--json", type=Path, metavar="FILE", help="a file for the figures")
     parser.add_argument(
         "--record", action="store_true", help="keep the figures in benchmarks/results and in docs/benchmarks.md"
     )
-
-
-#: What is no argument of the measurement.
-_OURS: Final = ("--record",)
 
 
 def finish(
@@ -148,21 +146,20 @@ def finish(
     *tables: Table,
     variant: str = "",
     details: dict[str, Any] | None = None,
-    printed: bool = False,
 ) -> int:
-    """Print the tables, unless they are ``printed``, and keep them as was asked; 1 where a goal was missed, else 0."""
+    """Print the tables, and keep them as was asked; 1 where a goal was missed, else 0."""
     result = Result(
         benchmark,
         tables,
         variant,
         _arguments(sys.argv[1:]),
         machine(),
-        commit(),
+        asked.commit,
         f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
         round(_additions(), 2),
         details or {},
     )
-    for table in () if printed else tables:
+    for table in tables:
         show(table)
     for name, column, figure in (one for table in tables for one in table.figures() if one[2].missed):
         print(f"missed: {name}, {column}: {figure.shown}, {figure.goal}")
@@ -219,13 +216,9 @@ def _git(*arguments: str) -> str:
 
 def _arguments(given: Sequence[str]) -> str:
     """What was asked for, without what is done with the figures."""
-    kept, skip = [], False
-    for one in given:
-        if skip or one == "--json":
-            skip = not skip
-        elif one not in _OURS and not one.startswith("--json="):
-            kept.append(f"'{one}'" if " " in one else one)
-    return " ".join(kept)
+    ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    add_options(ours)
+    return shlex.join(ours.parse_known_args(given)[1])
 
 
 def _additions() -> float:

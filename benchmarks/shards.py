@@ -19,7 +19,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from benchmarks import options, workload
-from benchmarks.databases import database
+from benchmarks.databases import database, variant
 from benchmarks.results import Figure, Table, finish
 from redrive.brokers.base import Publication
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
@@ -66,7 +66,7 @@ def main() -> int:
     rates = {shards: asked.messages / _measured(asked, shards) for shards in SHARDS}
     rows = [(str(shards), Figure(rate / rates[1]), Figure(rate, 0)) for shards, rate in rates.items()]
     table = Table(("shards", "times one shard", "messages/s"), rows)
-    return finish(asked, "shards", table, variant=asked.database.removeprefix("sqlite"))
+    return finish(asked, "shards", table, variant=variant(asked.database))
 
 
 def _measured(asked: argparse.Namespace, shards: int) -> float:

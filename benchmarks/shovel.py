@@ -25,7 +25,7 @@ import pika
 from tests.servers import RabbitMQ, ServerMissing
 
 from benchmarks import options, small_batches
-from benchmarks.databases import database
+from benchmarks.databases import database, variant
 from benchmarks.results import Cell, Figure, Table, finish
 from redrive.dev import local_spark
 from redrive.ledger import schema
@@ -82,11 +82,10 @@ def main() -> int:
     title = (
         f"{asked.messages:,} messages, ledger on {found['ledger']}, Spark {asked.spark}, RabbitMQ {found['rabbitmq']}"
     )
-    variant = "-".join(
-        [str(asked.messages)] * (asked.messages >= MANY) + [asked.database] * (asked.database != "sqlite")
-    )
+    many = str(asked.messages) if asked.messages >= MANY else ""
+    called = "-".join(filter(None, (many, variant(asked.database))))
     table = Table(("stage", "to the shovel", "messages/s"), rows, title)
-    return finish(asked, "shovel", table, variant=variant, details=found)
+    return finish(asked, "shovel", table, variant=called, details=found)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import options, workload
-from benchmarks.databases import database
+from benchmarks.databases import database, variant
 from benchmarks.processes import in_a_process
 from benchmarks.results import Cell, Figure, Table, finish
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
@@ -56,7 +56,7 @@ def main() -> int:
                 Figure(found["peak_mib"] / least, most=FLAT if is_last else None),
             ])  # fmt: skip
     table = Table(("stage, messages", "messages/s", "of that our computing, %", "peak MiB", "to the first"), rows)
-    return finish(asked, "throughput", table, variant=asked.database.removeprefix("sqlite"))
+    return finish(asked, "throughput", table, variant=variant(asked.database))
 
 
 # --- in the measured process --------------------------------------------------------------------------------

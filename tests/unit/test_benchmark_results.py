@@ -14,7 +14,7 @@ RESULT = Result("shovel", [SMALL], "postgresql", "--rounds 3", "a processor, 2 c
 
 
 def _asked(**given: object) -> argparse.Namespace:
-    return argparse.Namespace(**{"json": None, "record": False, **given})
+    return argparse.Namespace(**{"json": None, "record": False, "commit": "abc1234", **given})
 
 
 def test_the_page_is_made_of_what_was_recorded() -> None:
