@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import DatabaseError
 
-from redrive.stages import pipeline
 from tests.ledger.planting import Plant
 from tests.ledger.test_escalations import person, rows, typed
 from tests.ledger.test_restore import Lost
+from tests.stages.test_restored_ledger import adopt
 from tests.workshop import KEY_ERROR, Workshop
 
 OTHER = 'Traceback (most recent call last):\n  File "shop.py", line 9, in pay\nZeroDivisionError: division by zero'
@@ -168,30 +168,28 @@ class TestWhatMayHaveBeenSentAlready:
     """It is asked whether to send it again, and a standing decision answers what was wrong with the first send."""
 
     def test_because_a_delivery_lost_sight_of_it(self, workshop: Workshop) -> None:
-        workshop.die("first")
-        workshop.cycle()
-        workshop.consume()
-        workshop.advance(minutes=1)
-        stand(workshop, "redeliver")
-        workshop.die("a")
+        self.died_of_what_stands(workshop)
         workshop.broker = Lost(workshop)  # type: ignore[assignment]
         workshop.cycle()
         workshop.broker = workshop.broker._broker  # type: ignore[attr-defined]
         self.is_for_people(workshop, sent=[b"a"])
 
     def test_because_the_ledger_was_restored_from_a_backup(self, workshop: Workshop) -> None:
+        self.died_of_what_stands(workshop)
+        workshop.planned()
+        workshop.advance(hours=1)
+        adopt(workshop, restored=True)
+        self.is_for_people(workshop, sent=[])
+
+    @staticmethod
+    def died_of_what_stands(workshop: Workshop) -> None:
+        """One died, a person decided that what fails so is sent again, and another one died."""
         workshop.die("first")
         workshop.cycle()
         workshop.consume()
         workshop.advance(minutes=1)
         stand(workshop, "redeliver")
         workshop.die("a")
-        workshop.planned()
-        workshop.advance(hours=1)
-        run = workshop.begin()
-        pipeline.adopt(workshop.settings, run, restored=True, **workshop.options())
-        pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
-        self.is_for_people(workshop, sent=[])
 
     @staticmethod
     def is_for_people(workshop: Workshop, sent: list[bytes]) -> None:

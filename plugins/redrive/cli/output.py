@@ -84,8 +84,7 @@ def print_advice(console: Console, causes: dict[str, int], broker: str) -> None:
 def print_status(console: Console, status: dict[str, Any], now: datetime, *, wide: bool = False) -> None:
     """One route: messages by state, queues, gates, holder. For eighty columns, unless ``wide``."""
     console.print(Text(f"\n{status['route']}", style="bold"))
-    configured = status.get("configured", True)
-    if not configured:
+    if not status.get("configured", True):
         console.print(
             Text("  not in the configuration, or wrong there: no run does anything for what is unfinished", "red")
         )
@@ -102,8 +101,8 @@ def print_status(console: Console, status: dict[str, Any], now: datetime, *, wid
         console.print(Text(printable(f"  run {held['run_id']} ({held['holder']}) {says}")))
     last, following = status["configuration"]["last_run"], status["configuration"]["next_run"]
     if last:
-        changed = f"; the file was edited since: the next run begins with {following}"
-        changed = "" if following in (last, None) else changed
+        is_edited = following not in (last, None)
+        changed = f"; the file was edited since: the next run begins with {following}" if is_edited else ""
         console.print(Text(f"  configuration {last}{changed}", style="dim"))
     balance = status["balance"]
     if not balance:
@@ -112,15 +111,7 @@ def print_status(console: Console, status: dict[str, Any], now: datetime, *, wid
         shown = [(words, balance[place]) for place, words in _PLACES.items() if balance.get(place)]
         console.print(Text("  " + "   ".join(f"{state} {count:,}" for state, count in shown)))
         if due := parse_instant(status["next_due_at"]):
-            sends = f"the next run after `redrive resume {status['route']}`" if status["paused"] else "the next run"
-            when = (
-                f"due {due:%Y-%m-%d %H:%M:%S} UTC"
-                if due > now
-                else f"due now: {sends} sends it"
-                if configured
-                else "due"
-            )
-            console.print(Text(f"  next redelivery {when}", style="dim"))
+            console.print(Text(f"  next redelivery {_due(status, due, now)}", style="dim"))
     _print_queues(console, status["queues"], now)
     for one in status["stuck_consumers"]:
         who, since = f"{one['consumer']} of {one['queue']}", str(one["last_progress_at"])[:16]
@@ -156,6 +147,16 @@ def _ago(moment: datetime | str | None, now: datetime) -> str:
         if seconds >= size:
             return f"{seconds // size} {name} ago"
     return f"{seconds} s ago"
+
+
+def _due(status: dict[str, Any], due: datetime, now: datetime) -> str:
+    """When something is due, and where it is by now, which run sends it."""
+    if due > now:
+        return f"due {due:%Y-%m-%d %H:%M:%S} UTC"
+    if not status.get("configured", True):
+        return "due"
+    after = f" after `redrive resume {status['route']}`" if status["paused"] else ""
+    return f"due now: the next run{after} sends it"
 
 
 def _print_destinations(console: Console, destinations: Sequence[dict[str, Any]], now: datetime) -> None:
@@ -318,13 +319,8 @@ def print_review_groups(console: Console, rows: Sequence[dict[str, Any]]) -> Non
     console.print(Text(columns.format("group", "open", "cause", "oldest", "sent/back", "suggested"), style="bold"))
     for row in rows:
         went = f"{row['redelivered']}/{row['returned']}"
-        told = (
-            row["open_messages"],
-            row["cause"] or "",
-            str(row["oldest"])[5:16],
-            went,
-            row["suggested_decision"] or "",
-        )
+        suggested = row["suggested_decision"] or ""
+        told = (row["open_messages"], row["cause"] or "", str(row["oldest"])[5:16], went, suggested)
         console.print(Text(columns.format(row["group_id"] or "none", f"{told[0]:,}", *told[1:])))
         about = f"{row['route']}: {row['template'] or row['why'] or ''}"
         about = " " * 9 + printable(" ".join(about.split()))
