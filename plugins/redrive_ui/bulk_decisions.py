@@ -17,7 +17,7 @@ from redrive import corrections
 from redrive.corrections import Bounds, Correction, Original
 from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.predicates import listed
+from redrive.ledger.predicates import IN_REVIEW, listed
 from redrive.ledger.review import decisions
 from redrive.lifecycle import UNDECIDED, Decision
 from redrive.message import Header
@@ -37,7 +37,7 @@ SHOWN_GROUPS = 20
 # Once the message has left the review (it waits for delivery, say), nothing about the decision can be changed.
 _NOT_TAKEN_UP = (
     "status = 'decided' and exists (select 1 from messages where messages.message_id = escalated_messages.message_id"
-    " and messages.state in ('escalated', 'restoring', 'restore_unknown'))"
+    f" and {IN_REVIEW})"
 )
 # What a restore may have put back is not sent again before somebody has looked.
 _MAYBE_RESTORED = (

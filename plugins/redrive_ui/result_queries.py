@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from redrive.ledger.predicates import IN_REVIEW
 from redrive_ui.group_templates import templates
 from redrive_ui.rows import Row, routes_in, rows_of
 
@@ -19,7 +20,9 @@ def results(connection: Connection, readable: Collection[str], condition: str, v
     """
     where, routes_named = routes_in(readable, "asked.route")
     step = (
-        "case when asked.status = 'decided' then 'decided' when asked.status in ('refused', 'reopened') then 'refused'"
+        # A question is 'decided' until its message is sent: the message says how far it has come by then.
+        f"case when asked.status = 'decided' and {IN_REVIEW} then 'decided'"
+        " when asked.status in ('refused', 'reopened') then 'refused'"
         " when exists (select 1 from escalated_messages later where later.message_id = asked.message_id"
         " and later.escalation_id > asked.escalation_id) then 'back'"
         " when messages.state = 'waiting' then 'waiting' when messages.state = 'held' then 'held'"

@@ -28,6 +28,9 @@ TO_PLAN = "messages.state in ('classified', 'held') and (messages.state = 'class
 TO_ASK = f"state in {listed((State.TO_REVIEW, State.EXPIRED))}"
 #: People are asked, or have to be.
 ASKED = f"state in {listed((State.ESCALATED, State.RESTORE_UNKNOWN))}"
+#: The message is still in review: nothing that was decided about it was taken up, and all of that can be changed.
+#: As in the triggers of ``escalated_messages``.
+IN_REVIEW = f"messages.state in {listed((State.ESCALATED, State.RESTORING, State.RESTORE_UNKNOWN))}"
 #: States in which a message keeps later ones of its order key waiting; as in ``ix_messages_order``.
 UNFINISHED = listed(state for state in State if state not in FINISHED)
 #: The last send of the message may have arrived, and nobody knows.
