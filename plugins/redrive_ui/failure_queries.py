@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.delivery import breakers, gate_waits
+from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.lifecycle import FINISHED, UNDECIDED, ReviewStatus, State
 from redrive_ui.group_templates import example, templates
 from redrive_ui.message_queries import by_ids
@@ -59,7 +60,7 @@ def _of(failure: str, what: str) -> str:
     )
 
 
-def _placed(readable: Collection[str], route: str, cause: str) -> tuple[str, dict[str, Any]]:
+def _placed(dialect: Dialect, readable: Collection[str], route: str, cause: str) -> tuple[str, dict[str, Any]]:
     """SQL of named queries up to ``placed``: all failures that people were asked about, each at its place: who is
     awaited, in progress, or done with.
 
@@ -86,9 +87,12 @@ def _placed(readable: Collection[str], route: str, cause: str) -> tuple[str, dic
         " as open_messages, cast(sum(case when status = 'decided' then n else 0 end) as bigint) as decided_messages,"
         " min(case when status <> 'decided' then first_id end) as first_open, max(last_id) as last_id"
         f" from ({_each(where, (*UNDECIDED, ReviewStatus.DECIDED))}) as by_status group by route, group_key),"
-        " released as (select route, coalesce(group_id, 0) as group_key, count(*) as n from (select route, group_id,"
-        f" releases from messages where {where} and state in ('waiting', 'held', 'sending', 'sent', 'unknown')"
-        f" order by message_id desc limit {UNDER_WAY}) as newest where releases > 0"
+        # Released and on their way; until they are sent they are counted with what is decided.
+        " released as (select route, coalesce(group_id, 0) as group_key, count(*) as n from (select message_id, route,"
+        f" group_id, releases from messages where {where} and state in ('waiting', 'held', 'sending', 'sent',"
+        f" 'unknown') order by message_id desc limit {UNDER_WAY}) as newest where releases > 0 and not exists"
+        " (select 1 from escalated_messages questions where questions.message_id = newest.message_id"
+        f" and {dialect.in_row('questions.status')} = 'decided')"
         " group by route, coalesce(group_id, 0)),"
         " told as (select failures.*, failure_groups.cause, coalesce(undecided.open_messages, 0) as open_messages,"
         " coalesce(undecided.decided_messages, 0) as decided_messages, coalesce(released.n, 0) as under_way,"
@@ -125,7 +129,7 @@ def failures(
     ``size`` (:data:`PAGE`) is returned where there is more. Of what is done with, ``many`` is at most
     :data:`COUNT_DONE` and one.
     """
-    placed, values = _placed(readable, route, cause)
+    placed, values = _placed(dialect_of(connection), readable, route, cause)
     conditions = ["tab = :tab"]
     values["tab"] = tab
     oldest = order == "oldest"

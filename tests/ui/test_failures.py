@@ -150,9 +150,9 @@ class TestFailures:
         for state, some in (("waiting", ids[:3]), ("held", ids[3:8]), ("sent", ids[8:10]), ("presumed", ids[10:])):
             for one in some:
                 site.change(
-                    "update messages set state = :state, plan = case when :state in ('waiting', 'held') then 'release'"
-                    " end, next_attempt_at = case when :state in ('waiting', 'held') then changed_at end where"
-                    " message_id = :id",
+                    "update messages set state = :state, releases = 1, plan = case when :state in ('waiting', 'held')"
+                    " then 'release' end, next_attempt_at = case when :state in ('waiting', 'held') then changed_at end"
+                    " where message_id = :id",
                     state=state,
                     id=one,
                 )
@@ -163,6 +163,9 @@ class TestFailures:
             now=seeding.NOW,
         )
         assert "Undo for" not in site.page(result)
+        listed = text_of(site.page("/groups?tab=progress"))
+        assert "8 decided, 2 under way" in listed
+        assert re.search(r'<td class="n"><b>10<', site.page("/groups?tab=progress")), "each once"
         seeding.escalate(site.ledger, 7, "LookupError", "{}", group_id=1)
         site.change("update escalated_messages set message_id = :id where message_id = 7", id=ids[-1])
         for path in (result, "/groups/orders/1"):
