@@ -1,5 +1,6 @@
 """A canary can't pass before it could have failed: slow consumers, backlogs, destinations that are never empty."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,10 +13,12 @@ from redrive.brokers.memory import MemoryBroker
 from redrive.ledger.account import inspecting
 from redrive.ledger.delivery import breakers
 from redrive.ledger.engine import Ledger
+from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
 from redrive.policy.worked_past import Consumption, Sends, worked_past
 from redrive.stages import pipeline
 from redrive.stages.context import Run
+from redrive.stages.preview import preview
 from tests.ledger.planting import NOW
 from tests.workshop import KEY_ERROR, Workshop
 
@@ -124,6 +127,33 @@ def test_a_ramp_lets_through_no_more_where_the_clock_of_who_delivers_is_behind(t
         seen.append(one.gate())
     assert seen[-4:] == [("ramp", 24)] * 4
     one.ledger.close()
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_dry_run_says_what_the_next_plan_does_with_what_is_held(shop: Callable[..., Shop], broken: bool) -> None:
+    one = shop(backlog=0, broken=broken)
+    one.die(*(f"ours {n}" for n in range(40)), error=STRANGE)
+    one.cycle()
+    told = []
+    for _ in range(4):
+        one.work(1000)
+        one.advance(minutes=10)
+        would: Counter[str] = Counter()
+        run = one.begin()
+        for name, counts in one.stages(run):
+            if name == "resolve":
+                rows = preview(one.settings, "orders", Selection(), now=one.now())["plan"]
+                would = Counter()
+                for row in rows:
+                    would[row["verdict"]] += row["messages"]
+            if name == "plan":
+                assert would["admit"] == counts["waiting"], rows
+                assert would["hold"] == one.states().get("held", 0), rows
+                assert would["escalate"] == one.states().get("to_review", 0), rows
+        pipeline.finish(one.settings, run, "succeeded", one.now)
+        told.append(set(would))
+    passes = [{"hold"}, {"admit", "hold"}, {"hold"}, {"admit"}]
+    assert told == ([{"escalate"}, set(), set(), set()] if broken else passes)
 
 
 def test_a_group_that_is_fixed_ramps_to_its_end_behind_a_slow_consumer(shop: Callable[..., Shop]) -> None:

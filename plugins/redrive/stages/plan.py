@@ -6,13 +6,13 @@ what people must decide is ``to_review`` until the escalate stage asks them.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from redrive.classification.causes import Cause
+from redrive.classification.causes import Cause, Verdict
 from redrive.ledger import leases, table_statistics
 from redrive.ledger.delivery import breakers, consumers, counting, holding, planning
 from redrive.ledger.delivery.aiming import refuse_lost
@@ -127,6 +127,12 @@ def gate_rules(route: Route) -> gates.Rules:
     )
 
 
+def step_of(gate: GroupGate, rules: gates.Rules, verdicts: Mapping[Cause, Verdict], now: datetime) -> gates.Step | None:
+    """The step that a group's gate takes at the next plan, by what is known; None when it stays."""
+    passing = gate.released == 0 and next_step.is_automatic(Cause(gate.cause), verdicts)
+    return gates.step(gate, rules, passing=passing, now=now)
+
+
 def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
     """Let every gate take its step; (groups stopped, messages reopened for people)."""
     ledger, lease, now = context.ledger, context.lease, context.now()
@@ -136,8 +142,7 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
     hold: dict[GroupGate, str] = {}
     to_people: dict[GroupGate, str] = {}
     for gate in current:
-        passing = gate.released == 0 and next_step.is_automatic(Cause(gate.cause), overrides)
-        taken = gates.step(gate, rules, passing=passing, now=now)
+        taken = step_of(gate, rules, overrides, now)
         if taken is None:
             if gate.stage == "failed" and gate.waiting + gate.held:  # came in after the canary had failed
                 to_people[gate] = f"The canary of its group failed: {gate.reason}"

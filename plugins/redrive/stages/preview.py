@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from redrive.brokers.base import Broker
 from redrive.connections import storage
 from redrive.ledger import leases, schema
 from redrive.ledger.delivery import breakers, consumers, dry_run, lanes, planning, unknown_sends
+from redrive.ledger.delivery.breakers import GroupGate
 from redrive.ledger.delivery.dry_run import WaitingCount
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.delivery.unknown_sends import Rule
@@ -19,13 +21,13 @@ from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, parse_instant
 from redrive.ledger.selecting import Selection, refuse_unknown_groups, stage_selection
 from redrive.lifecycle import RESENDS, Plan
-from redrive.policy import next_step
+from redrive.policy import gates, next_step
 from redrive.policy.aims import Aims
+from redrive.policy.gates import Stage, Step
 from redrive.policy.next_step import Discard, Escalate, Hold, Send
 from redrive.redaction import redactor
 from redrive.settings import Route, Settings
-from redrive.stages import aiming, attributes, resolve, source_expansion
-from redrive.stages.plan import policy_limits
+from redrive.stages import aiming, attributes, plan, resolve, source_expansion
 
 #: What a run still decides about.
 OPEN = "state in ('classified', 'waiting', 'held', 'to_review', 'expired', 'unknown')"
@@ -50,7 +52,7 @@ def preview(
     """
     known = settings.route(route)
     source_expansion.refuse_unknown_sources(selection, known)
-    limits = policy_limits(known)
+    limits, rules = plan.policy_limits(known), plan.gate_rules(known)
     delays = {source.queue: source.delay or timedelta(0) for source in known.sources if source.kind == "delay"}
     ledger = Ledger(settings.database)
     try:
@@ -68,17 +70,20 @@ def preview(
         else:
             seen.look(ledger, route, selection, now)
         with ledger.read() as connection:
-            gates = {gate.group_id: gate for gate in breakers.of_groups(connection, route)}
+            behind = {
+                gate.group_id: _Gate(gate, plan.step_of(gate, rules, limits.verdicts, now))
+                for gate in breakers.of_groups(connection, route)
+            }
             staged = batches.unloaded(connection, route)
             mask = redactor(known)
             templates = {group: mask(text) for group, text in dry_run.templates(connection, route).items()}
             bounds = _bounds(connection, route, selection, now)
     finally:
         ledger.close()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for one in seen.cases():
         decision = next_step.decide(one.case, limits)
-        gate = gates.get(one.group_id) if one.group_id is not None else None
+        gate = behind.get(one.group_id) if one.group_id is not None else None
         verdict, why, when = _words(decision, one.case.kind, delays.get(one.source), now)
         if isinstance(decision, Send) and one.case.kind != "delay" and known.canary is not None:
             stage = gate.stage if gate else "canary"
@@ -95,19 +100,23 @@ def preview(
                 "when": when,
             }
         )
-    rows += [
-        {
-            "group": waits.group_id,
-            "cause": waits.cause,
-            "template": templates.get(waits.group_id or 0),
-            "messages": waits.messages,
-            "verdict": waits.plan,
-            "why": "It is planned already." if waits.last_at <= now else "It is planned already, and not due yet.",
-            "when": waits.first_at,
-            "until": waits.last_at,
-        }
-        for waits in seen.waiting()
-    ]
+    for waits in seen.waiting():
+        gate = behind.get(waits.group_id) if waits.group_id is not None else None
+        stopped = gate.stopped(now) if gate and waits.gated else None
+        is_due = "It is planned already." if waits.last_at <= now else "It is planned already, and not due yet."
+        plan_of_it, because, first_at = stopped or (waits.plan, is_due, waits.first_at)
+        rows.append(
+            {
+                "group": waits.group_id,
+                "cause": waits.cause,
+                "template": templates.get(waits.group_id or 0),
+                "messages": waits.messages,
+                "verdict": plan_of_it,
+                "why": because,
+                "when": first_at,
+                "until": first_at if stopped else waits.last_at,
+            }
+        )
     rows += [
         {
             "group": group,
@@ -135,16 +144,17 @@ def preview(
     ]
     rows += [
         {
-            "group": gate.group_id,
-            "cause": gate.cause,
-            "template": templates.get(gate.group_id),
-            "messages": seen.held[gate.group_id],
-            "verdict": "hold",
-            "why": gate.reason or f"Its group's gate is at {gate.stage}.",
-            "when": gate.cool_down_until,
+            "group": group,
+            "cause": gate.now.cause,
+            "template": templates.get(group),
+            "messages": count,
+            "verdict": verdict,
+            "why": why,
+            "when": when,
         }
-        for gate in gates.values()
-        if seen.held[gate.group_id]
+        for group, gate in behind.items()
+        for verdict, count, why, when in gate.of_held(seen.held[group], in_order=known.order_by is not None, now=now)
+        if count
     ]
     return {
         "route": route,
@@ -156,6 +166,46 @@ def preview(
             "in_the_sources": "not looked at: receiving would count a delivery and hide messages from others",
         },
     }
+
+
+class _Gate:
+    """The gate of a group as it is now, and as the next plan leaves it by what is known."""
+
+    def __init__(self, gate: GroupGate, step: Step | None) -> None:
+        self.now = gate
+        self._after: GroupGate = gate
+        if step is not None:
+            self._after = replace(gate, **asdict(step), sent=0, stayed=0, returned=0)
+
+    @property
+    def stage(self) -> Stage:
+        return self._after.stage
+
+    def stopped(self, now: datetime) -> tuple[str, str, str | datetime | None] | None:
+        """Verdict, why and when for all that is behind a gate that lets nothing go; None for any other."""
+        gate = self._after
+        if gate.stage == Stage.FAILED:
+            return "escalate", f"The canary of its group failed: {gate.reason}", now
+        if gate.stage == Stage.TRIPPED:
+            return "hold", gate.reason or "Its group's gate is at tripped.", gate.cool_down_until
+        return None
+
+    def of_held(self, held: int, *, in_order: bool, now: datetime) -> list[tuple[str, int, str, str | datetime | None]]:
+        """Verdict, how many, why and when for so many that it holds."""
+        stopped = self.stopped(now)
+        if stopped is not None:
+            verdict, why, when = stopped
+            return [(verdict, held, why, when)]
+        gate, places = self._after, gates.quota(self._after)
+        through = held if places is None else min(held, places)
+        most = "at most " if in_order else ""
+        turn = " Of those with an order key only the first of each may go." if in_order else ""
+        lets = "all" if places is None else f"{most}{places:,} more"
+        awaited = f"Its group's gate is at {gate.stage}: what becomes of {gate.allowed:,} comes first."
+        return [
+            ("admit", through, f"Its group's gate is at {gate.stage}, and lets {lets} go.{turn}", now),
+            ("hold", held - through, awaited, None),
+        ]
 
 
 def _bounds(connection: Connection, route: str, selection: Selection, now: datetime) -> list[str]:
@@ -185,7 +235,7 @@ class _Seen:
         self.due: Counter[str] = Counter()  # by destination
         self.to_review: Counter[tuple[int | None, str | None]] = Counter()  # by group and cause
         self.unknown: Counter[tuple[int | None, str | None, str]] = Counter()  # by group, cause and fate
-        self._waiting: dict[tuple[int | None, str | None, str], WaitingCount] = {}
+        self._waiting: dict[tuple[int | None, str | None, str, bool], WaitingCount] = {}
 
     def look(self, ledger: Ledger, route: str, selection: Selection, now: datetime) -> None:
         """Add what one part takes."""
@@ -199,8 +249,8 @@ class _Seen:
             for asked in dry_run.to_review(connection, route, selection):
                 self.to_review[asked[:2]] += asked.messages
             for waits in dry_run.waiting(connection, route, selection, now):
-                before = self._waiting.get(waits[:3], waits._replace(messages=0))
-                self._waiting[waits[:3]] = waits._replace(
+                before = self._waiting.get(waits[:4], waits._replace(messages=0))
+                self._waiting[waits[:4]] = waits._replace(
                     messages=before.messages + waits.messages,
                     first_at=min(before.first_at, waits.first_at),
                     last_at=max(before.last_at, waits.last_at),

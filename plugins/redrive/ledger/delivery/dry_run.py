@@ -50,6 +50,7 @@ class WaitingCount(NamedTuple):
     group_id: int | None
     cause: str | None
     plan: str
+    gated: bool  # the gate of their group holds for them: they are not of a delay queue
     messages: int
     first_at: datetime
     last_at: datetime
@@ -60,9 +61,9 @@ def waiting(connection: Connection, route: str, selection: Selection, now: datet
     where, values = selection.where()
     rows = connection.execute(
         sql(
-            "select group_id, cause, plan, count(*) as n, min(next_attempt_at) as first_at,"
+            "select group_id, cause, plan, kind <> 'delay' as gated, count(*) as n, min(next_attempt_at) as first_at,"
             " max(next_attempt_at) as last_at from messages where route = :route and state = 'waiting'"
-            f" and {where} group by group_id, cause, plan"
+            f" and {where} group by group_id, cause, plan, kind <> 'delay'"
         ),
         {"route": route, **values},
     )
@@ -71,6 +72,7 @@ def waiting(connection: Connection, route: str, selection: Selection, now: datet
             row.group_id,
             row.cause,
             row.plan,
+            bool(row.gated),
             row.n,
             max(now, parse_instant(row.first_at) or now),
             max(now, parse_instant(row.last_at) or now),
