@@ -192,5 +192,12 @@ class TestFailures:
         page = text_of(site.page(f"/groups/orders/{held}"))
         assert "never put before people" in page
         assert re.search(r"\d+ held", page)
-        assert "3 of 5 came back" in page
+        assert page.count("3 of 5 came back") == 1
         assert "It waits for its cool-down, until" in page
+        assert "Nobody was asked about a message of it." in page
+        site.change("update messages set reason = 'It comes <b>back</b>.' where state = 'held' and route = 'orders'")
+        one = site.value("select max(message_id) from messages where state = 'held' and route = 'orders'")
+        page = site.page(f"/messages/{one}")
+        assert f'href="/redrive/groups/orders/{held}">what failure {held} waits for' in page
+        assert "It comes &lt;b&gt;back&lt;/b&gt;." in page
+        assert "Next attempt" not in page, "it is not due while it is held"
