@@ -191,7 +191,11 @@ class TestFailures:
         )
         page = text_of(site.page(f"/groups/orders/{held}"))
         assert "never put before people" in page
-        assert re.search(r"\d+ held", page)
+        told = re.search(r"(\d+) held", page)
+        assert told
+        found = text_of(site.page(f"/find?route=orders&group={held}&state=held"))
+        assert f"{told[1]} messages, newest first" in found, "which its number leads to"
+        assert f"/find?route=orders&amp;group={held}&amp;state=held" in site.page(f"/groups/orders/{held}")
         assert page.count("3 of 5 came back") == 1
         assert "It waits for its cool-down, until" in page
         assert "Nobody was asked about a message of it." in page
