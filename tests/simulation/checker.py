@@ -5,7 +5,7 @@ tables and views say what Redrive believes.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ class Checker:
         self.siege_runs = 0  # in which something with a key waited, and nothing went
         self.let_go: Counter[bytes] = Counter()  # what retention removed that had not been sent
         self.terms = Terms(self)
+        self._told: Mapping[str, int] | None = None  # by a dry run, of the plan that comes
         self.clocks_differed = False  # of two processes that worked on one ledger
         self.leases = Leases(self)
         self.decisions = Decisions(self)
@@ -438,6 +439,30 @@ class Checker:
             )
             if asked:
                 raise Broken("a destination that is missing is no message's fault", f"{asked} are with people")
+
+    def foretold(self, sql: Sql, route: str, told: Mapping[str, int]) -> None:
+        """What a dry run ``told`` before a plan, by verdict: in it is each message once that is still to be sent."""
+        states = self._open_states(sql, route)
+        if sum(told.values()) != sum(states.values()):
+            raise Broken("a dry run tells of each message once", f"{dict(told)} of {states} on {route}")
+        # What is new is decided by its case, and which of it a gate lets through no dry run says.
+        self._told = None if states["classified"] else told
+
+    def came_true(self, sql: Sql, route: str) -> None:
+        """The plan has done what the dry run before it told."""
+        if self._told is None:
+            return
+        states = self._open_states(sql, route)
+        found = {"hold": states["held"], "escalate": states["to_review"] + states["expired"]}
+        if any(self._told[verdict] != count for verdict, count in found.items()):
+            raise Broken("a plan does what a dry run told", f"{dict(self._told)}, then {states} on {route}")
+
+    def _open_states(self, sql: Sql, route: str) -> Counter[str]:
+        rows = sql.rows(
+            f"select state, count(*) from messages where route = {sql.quoted(route)} and state in"
+            " ('classified', 'waiting', 'held', 'to_review', 'expired', 'unknown') group by state"
+        )
+        return Counter(dict(rows))
 
     def pages_show_their_own(self, pages: dict[str, str]) -> None:
         """Somebody who may read one route is shown no words that only others' messages say."""

@@ -14,6 +14,7 @@ import signal
 import sqlite3
 import tempfile
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,10 +31,12 @@ from redrive.ledger import leases, schema
 from redrive.ledger.delivery import breakers, in_flight
 from redrive.ledger.dialects import sqlite_file
 from redrive.ledger.engine import Ledger
+from redrive.ledger.selecting import Selection
 from redrive.settings import Settings, parse
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import notify, pipeline
 from redrive.stages.context import Run
+from redrive.stages.preview import preview
 from redrive.staging import batch_files, batch_writer
 from redrive_ui import failure_queries, message_queries, result_queries, route_queries
 from redrive_ui.filters import Filter
@@ -458,6 +461,14 @@ class Product:
                 return repr([groups, told, pages, results, route_queries.gates_of(connection, route, shown)])
 
         return str(self._with_ledger(read))
+
+    def foretold(self, route: str) -> Counter[str]:
+        """What a dry run says of the route: messages by verdict."""
+        broker = connect(self.world.systems[self.config["routes"][route]["connection"]])
+        told: Counter[str] = Counter()
+        for row in preview(self.settings, route, Selection(), now=self.now(), broker=broker)["plan"]:
+            told[row["verdict"]] += row["messages"]
+        return told
 
     def files(self) -> dict[int, Path]:
         """The staging files of batches that were recorded."""

@@ -198,6 +198,10 @@ class Story:
             told = {name: n for name, n in counts.items() if n and name not in ("seconds", "window_seconds", "shards")}
             self.world.tell(f"    {stage}" + (f" {told}" if told and stage != "report" else ""))
             self.checker.after_stage(stage, self.sql, route, step.get("shards", 1))
+            if not trouble and stage == "resolve":
+                self.checker.foretold(self.sql, route, self.product.foretold(route))
+            elif not trouble and stage == "plan":
+                self.checker.came_true(self.sql, route)
 
         outcome = self.product.run(
             route,

@@ -5,6 +5,7 @@ The ledger is one of the product's, empty, into which a test writes what Redrive
 
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -148,6 +149,18 @@ def test_a_good_story_is_good(small: Small) -> None:
     died_and_was_sent(small)
     small.finish()
     small.end()
+
+
+def test_a_dry_run_is_held_against_the_plan(small: Small) -> None:
+    small.message("held")
+    small.message("waiting", 2)
+    with pytest.raises(Broken, match="each message once"):
+        small.checker.foretold(small.sql, "east0", Counter(hold=1))
+    small.checker.foretold(small.sql, "east0", Counter(hold=1, requeue=1))
+    small.checker.came_true(small.sql, "east0")
+    small.checker.foretold(small.sql, "east0", Counter(admit=1, requeue=1))
+    with pytest.raises(Broken, match="what a dry run told"):
+        small.checker.came_true(small.sql, "east0")
 
 
 def never_processed(small: Small) -> None:

@@ -74,3 +74,9 @@ def due(at: str = ":now", *, in_id_order: bool = False) -> str:
     # coalesce() keeps the planner on the index (route, state, message_id): slices in file order, no sort.
     when = f"coalesce(next_attempt_at, {at})" if in_id_order else "next_attempt_at"
     return f"state = 'waiting' and {when} <= {at}"
+
+
+def too_old() -> str:
+    """Given up by the next plan, once it is planned or to be: older than ``:enqueued_at``, and not released by a
+    person. Where nobody told when it was enqueued it counts when it was drained."""
+    return f"coalesce({enqueued()}, messages.received_at) < :enqueued_at and coalesce(messages.plan, '') <> 'release'"

@@ -3,13 +3,20 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
 from redrive.errors import UsageError
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.predicates import enqueued
+
+
+class Condition(NamedTuple):
+    """SQL that is true or not of a row, and its parameters."""
+
+    sql: str
+    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,7 @@ class Selection:
     sources: Sequence[str] = field(default=())
     attributes: Sequence[tuple[str, str]] = field(default=())
     message_ids: Sequence[int] | None = None  # exactly these; needs :func:`stage_selection` in the same transaction
+    apart: Condition | None = None  # over ``messages``; not what a dry run tells apart
 
     def where(self, table: str = "messages") -> tuple[str, dict[str, Any]]:
         """A condition and its parameters."""
@@ -54,6 +62,9 @@ class Selection:
         if self.until:
             parts.append(f"{moment} < :until_at")
             values["until_at"] = self.until
+        if self.apart:
+            parts.append(f"not coalesce({self.apart.sql}, false)")
+            values |= self.apart.values
         return " and ".join(parts), values
 
     def to_json(self) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def plan(context: Context) -> dict[str, Any]:
     rules = gate_rules(route)
     rulings.apply(ledger, lease, now)  # before any gate is looked at
     breakers.open_gates(ledger, lease, first=rules.first if rules.canary else None, now=now)
-    if in_order := _in_order(context):
-        holding.hold_out_of_turn(ledger, lease, in_order, now)
+    if their_turn := _in_order(context):
+        holding.hold_out_of_turn(ledger, lease, their_turn, now)
     stopped, reopened = _step_gates(context, rules)
 
     with ledger.read() as connection:
@@ -206,8 +206,8 @@ def admit(context: Context) -> int:
     many more wait for it."""
     ledger, lease, now = context.ledger, context.lease, context.now()
     held = 0
-    if in_order := _in_order(context):
-        held = holding.hold_out_of_turn(ledger, lease, in_order, now)
+    if their_turn := _in_order(context):
+        held = holding.hold_out_of_turn(ledger, lease, their_turn, now)
     with ledger.read() as connection:
         current = breakers.of_groups(connection, context.name)
     beyond = {
@@ -241,11 +241,15 @@ def _put_off(context: Context, current: Sequence[GroupGate]) -> int:
 
 
 def _in_order(context: Context) -> InOrder | None:
-    """That messages go in order, and up to when all sources were drained to their end; None where they don't."""
-    if context.route.order_by is None:
-        return None
     with context.ledger.read() as connection:
-        return InOrder(horizon.drained_to(connection, context.name, [one.queue for one in context.route.sources]))
+        return in_order(connection, context.name, context.route)
+
+
+def in_order(connection: Connection, name: str, route: Route) -> InOrder | None:
+    """That messages go in order, and up to when all sources were drained to their end; None where they don't."""
+    if route.order_by is None:
+        return None
+    return InOrder(horizon.drained_to(connection, name, [one.queue for one in route.sources]))
 
 
 def _admit_selected(context: Context, quotas: Mapping[GroupGate, int | None]) -> int:

@@ -14,7 +14,7 @@ from redrive.connections import storage
 from redrive.ledger import leases, schema
 from redrive.ledger.delivery import breakers, consumers, dry_run, lanes, planning, unknown_sends
 from redrive.ledger.delivery.breakers import GroupGate
-from redrive.ledger.delivery.dry_run import WaitingCount
+from redrive.ledger.delivery.dry_run import HeldCount, WaitingCount
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.delivery.unknown_sends import Rule
 from redrive.ledger.drain import batches
@@ -59,7 +59,7 @@ def preview(
         schema.check(ledger)
         refuse_unknown_groups(ledger, selection)
         known, selection = source_expansion.of_ledger(ledger, route, known, selection)
-        seen = _Seen(aiming.configured(known), _rules(ledger, route, known, broker, now))
+        seen = _Seen(known, aiming.configured(known), _rules(ledger, route, known, broker, now), now)
         if selection.attributes:
             staging = storage.staging(settings)
             try:
@@ -124,10 +124,13 @@ def preview(
             "template": templates.get(group or 0),
             "messages": count,
             "verdict": "escalate",
-            "why": "It is planned already.",
+            "why": why,
             "when": now,
         }
-        for (group, cause), count in seen.to_review.items()
+        for (group, cause, why), count in [
+            *(((*asked, "It is planned already."), count) for asked, count in seen.to_review.items()),
+            *seen.refused.items(),
+        ]
     ]
     checked = " Unless the processed check knows it." if known.processed_check else ""
     rows += [
@@ -153,7 +156,7 @@ def preview(
             "when": when,
         }
         for group, gate in behind.items()
-        for verdict, count, why, when in gate.of_held(seen.held[group], in_order=known.order_by is not None, now=now)
+        for verdict, count, why, when in gate.of_held(seen.held.get(group, HeldCount()), now)
         if count
     ]
     return {
@@ -190,21 +193,22 @@ class _Gate:
             return "hold", gate.reason or "Its group's gate is at tripped.", gate.cool_down_until
         return None
 
-    def of_held(self, held: int, *, in_order: bool, now: datetime) -> list[tuple[str, int, str, str | datetime | None]]:
-        """Verdict, how many, why and when for so many that it holds."""
+    def of_held(self, held: HeldCount, now: datetime) -> list[tuple[str, int, str, str | datetime | None]]:
+        """Verdict, how many, why and when for what it holds."""
         stopped = self.stopped(now)
         if stopped is not None:
             verdict, why, when = stopped
-            return [(verdict, held, why, when)]
+            return [(verdict, held.messages, why, when)]
         gate, places = self._after, gates.quota(self._after)
-        through = held if places is None else min(held, places)
-        most = "at most " if in_order else ""
-        turn = " Of those with an order key only the first of each may go." if in_order else ""
-        lets = "all" if places is None else f"{most}{places:,} more"
+        if places is None:
+            return [("admit", held.messages, "Its group's gate is open.", now)]
+        through = min(held.may_go, places)
+        lets = f"Its group's gate is at {gate.stage}, and lets {places:,} more go."
         awaited = f"Its group's gate is at {gate.stage}: what becomes of {gate.allowed:,} comes first."
         return [
-            ("admit", through, f"Its group's gate is at {gate.stage}, and lets {lets} go.{turn}", now),
-            ("hold", held - through, awaited, None),
+            ("admit", through, lets, now),
+            ("hold", held.may_go - through, awaited, None),
+            ("hold", held.messages - held.may_go, "It waits for an earlier message of its key.", None),
         ]
 
 
@@ -227,11 +231,14 @@ def _bounds(connection: Connection, route: str, selection: Selection, now: datet
 class _Seen:
     """What the selection takes, added up over its parts."""
 
-    def __init__(self, aims: Aims, rules: Mapping[str, Sequence[Rule]]) -> None:
+    def __init__(self, route: Route, aims: Aims, rules: Mapping[str, Sequence[Rule]], now: datetime) -> None:
+        self._route = route
+        self._refused = dry_run.refused(now - route.give_up_after, aims)
         self._aims = aims
         self._rules = rules  # by destination
         self._cases: dict[tuple[next_step.Case, int | None, str], int] = {}
-        self.held: Counter[int] = Counter()  # by group
+        self.refused: Counter[tuple[int | None, str | None, str]] = Counter()  # by group, cause and why
+        self.held: dict[int, HeldCount] = {}  # by group
         self.due: Counter[str] = Counter()  # by destination
         self.to_review: Counter[tuple[int | None, str | None]] = Counter()  # by group and cause
         self.unknown: Counter[tuple[int | None, str | None, str]] = Counter()  # by group, cause and fate
@@ -241,21 +248,27 @@ class _Seen:
         """Add what one part takes."""
         with ledger.read() as connection:
             stage_selection(ledger, connection, selection)
+            for given_up in dry_run.refused_counts(connection, route, selection, self._refused):
+                self.refused[given_up[:3]] += given_up.messages
+            rest = replace(selection, apart=self._refused)
             consumed = consumers.states(connection, route, now=now)
-            for one in planning.cases(connection, route, selection, consumed):
+            for one in planning.cases(connection, route, rest, consumed):
                 key = (one.case, one.group_id, one.source)
                 self._cases[key] = self._cases.get(key, 0) + one.messages
-            self.held.update(dry_run.held(connection, route, selection))
+            in_order = plan.in_order(connection, route, self._route)
+            for group, behind in dry_run.held(connection, route, rest, in_order).items():
+                before_it = self.held.get(group, HeldCount())
+                self.held[group] = HeldCount(*(one + more for one, more in zip(before_it, behind, strict=True)))
             for asked in dry_run.to_review(connection, route, selection):
                 self.to_review[asked[:2]] += asked.messages
-            for waits in dry_run.waiting(connection, route, selection, now):
+            for waits in dry_run.waiting(connection, route, rest, now):
                 before = self._waiting.get(waits[:4], waits._replace(messages=0))
                 self._waiting[waits[:4]] = waits._replace(
                     messages=before.messages + waits.messages,
                     first_at=min(before.first_at, waits.first_at),
                     last_at=max(before.last_at, waits.last_at),
                 )
-            for lane in lanes.of_due(connection, route, now, selection=selection, aims=self._aims):
+            for lane in lanes.of_due(connection, route, now, selection=rest, aims=self._aims):
                 self.due[lane.destination] += lane.due
             for destination, rules in self._rules.items():
                 for sends in unknown_sends.fates(connection, route, destination, rules, selection):

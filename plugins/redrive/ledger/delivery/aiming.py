@@ -22,6 +22,7 @@ from redrive.policy.aims import Aim, Aims
 
 #: States in which the next send is a new attempt.
 _AIMED = "('classified', 'waiting', 'held', 'to_review', 'escalated', 'expired')"
+LOST = "No destination is known: the broker does not tell where it came from, and the route names none."
 #: So many changes of destination are named in the audit event.
 _NAMED = 20
 
@@ -99,7 +100,6 @@ def aim(ledger: Ledger, lease: RouteLease, aims: Aims, now: datetime) -> int:
 def refuse_lost(ledger: Ledger, lease: RouteLease, keys: Mapping[str, str], now: datetime) -> int:
     """Messages that were to be sent but of which nobody knows where to are marked for people; ``keys``: by source,
     under which key of the configuration its origins are listed."""
-    why = "No destination is known: the broker does not tell where it came from, and the route names none."
     values = {f"source_{place}": source for place, source in enumerate(keys)}
     values |= {f"key_{place}": key for place, key in enumerate(keys.values())}
     known = "".join(f" when source = :source_{place} then cast(:key_{place} as text)" for place in range(len(keys)))
@@ -116,7 +116,7 @@ def refuse_lost(ledger: Ledger, lease: RouteLease, keys: Mapping[str, str], now:
                 state,
                 State.TO_REVIEW,
                 where=f"route = :route and destination is null and {IS_SEND}",
-                values={"why": why, **values},
+                values={"why": LOST, **values},
                 set_="next_attempt_at = null,"
                 f" reason = case when origin is null then cast(:why as text) else {claim} end",
                 action=Action.REFUSE_DESTINATION,

@@ -5,22 +5,69 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.ledger.delivery import aiming, ordering, planning
+from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.engine import parse_instant, sql
-from redrive.ledger.predicates import TO_ASK
-from redrive.ledger.selecting import Selection
+from redrive.ledger.predicates import IS_SEND, TO_ASK, listed, too_old
+from redrive.ledger.selecting import Condition, Selection
+from redrive.policy.aims import Aims
 
 
-def held(connection: Connection, route: str, selection: Selection) -> dict[int, int]:
-    """How many selected messages are held behind the gate of each group, and not by stuck consumers."""
+class RefusedCount(NamedTuple):
+    """Messages of a group that the next plan gives up before it looks at their gate, and why."""
+
+    group_id: int | None
+    cause: str | None
+    why: str
+    messages: int
+
+
+def refused(enqueued_before: datetime, aims: Aims) -> Condition:
+    """What the next plan gives up: messages first enqueued before ``enqueued_before``, and messages that are to be sent
+    and for which ``aims`` know no destination."""
+    to, values = aiming.target(aims)
+    lost = f"(messages.state in ('waiting', 'held') and {IS_SEND} and {to} is null)"
+    old = f"(messages.state in {listed(planning.EXPIRES)} and {too_old()})"
+    return Condition(f"({old} or {lost})", {**values, "enqueued_at": enqueued_before})
+
+
+def refused_counts(
+    connection: Connection, route: str, selection: Selection, condition: Condition
+) -> list[RefusedCount]:
+    """The selected messages that :func:`refused` is true of."""
     where, values = selection.where()
     rows = connection.execute(
         sql(
-            "select group_id, count(*) as n from messages where route = :route and state = 'held' and kind <> 'delay'"
-            f" and plan <> 'hold' and group_id is not null and {where} group by group_id"
+            f"select group_id, cause, case when {too_old()} then cast(:old as text) else cast(:lost as text) end"
+            f" as why, count(*) as n from messages where route = :route and {condition.sql} and {where} group by 1, 2, 3"
+        ),
+        {"route": route, "old": planning.TOO_OLD, "lost": aiming.LOST, **condition.values, **values},
+    )
+    return [RefusedCount(row.group_id, row.cause, row.why, row.n) for row in rows]
+
+
+class HeldCount(NamedTuple):
+    """Messages behind the gate of a group."""
+
+    messages: int = 0
+    may_go: int = 0  # of these, as far as their order allows
+
+
+def held(connection: Connection, route: str, selection: Selection, in_order: InOrder | None) -> dict[int, HeldCount]:
+    """How many selected messages are held behind the gate of each group, and not by stuck consumers."""
+    where, values = selection.where()
+    may_go = "1"
+    if in_order:
+        may_go = f"case when {ordering.may_go('messages')} then 1 else 0 end"
+        values |= ordering.values(in_order.drained_to)
+    rows = connection.execute(
+        sql(
+            f"select group_id, count(*) as n, sum({may_go}) as may_go from messages where route = :route and state ="
+            f" 'held' and kind <> 'delay' and plan <> 'hold' and group_id is not null and {where} group by group_id"
         ),
         {"route": route, **values},
     )
-    return {row.group_id: row.n for row in rows}
+    return {row.group_id: HeldCount(row.n, row.may_go) for row in rows}
 
 
 class ReviewCount(NamedTuple):

@@ -14,7 +14,7 @@ from redrive.ledger.delivery import breakers
 from redrive.ledger.dialects import Dialect
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import TO_PLAN, enqueued, listed
+from redrive.ledger.predicates import TO_PLAN, listed, too_old
 from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import SENDS, Plan, State
@@ -22,6 +22,9 @@ from redrive.policy import backoff
 from redrive.policy.gates import OF_GROUPS, Stage
 from redrive.policy.next_step import Case, Consumers, Decision, Discard, Escalate, Hold, Send
 
+#: What is given up once it is too old, and why.
+EXPIRES = (State.CLASSIFIED, State.WAITING, State.HELD)
+TOO_OLD = "It is older than the route's give_up_after."
 _NOBODY_TELLS: Mapping[str, Consumers] = MappingProxyType({})
 
 
@@ -303,18 +306,15 @@ def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now:
     broker doesn't tell when that was, or tells of a time that was still to come, it counts when they were drained."""
     total = 0
     with ledger.under(lease, now) as tx:
-        for state in (State.CLASSIFIED, State.WAITING, State.HELD):
+        for state in EXPIRES:
             total += move(
                 tx,
                 state,
                 State.EXPIRED,
-                where=(
-                    f"route = :route and coalesce({enqueued()}, received_at) < :enqueued_at"
-                    " and coalesce(plan, '') <> 'release'"
-                ),
-                values={"enqueued_at": enqueued_before},
-                set_="reason = 'It is older than the route''s give_up_after.', next_attempt_at = null",
+                where=f"route = :route and {too_old()}",
+                values={"enqueued_at": enqueued_before, "why": TOO_OLD},
+                set_="reason = :why, next_attempt_at = null",
                 action=Action.EXPIRE,
-                reason="It is older than the route's give_up_after.",
+                reason=TOO_OLD,
             )
     return total
