@@ -27,6 +27,7 @@ from redrive.brokers.rabbitmq.message import encode, letter_of
 from redrive.brokers.rabbitmq.session import Hosts
 from redrive.errors import BrokerUnavailable, NothingSent, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, Outgoing, clean_headers, tracking_headers
+from redrive.staging.batch_columns import to_letters, to_table
 from tests import servers
 from tests.contract.broker_contract import LEASE, NO_WAIT, PATIENCE, BrokerContract, eventually, outgoing
 from tests.servers import free_port
@@ -721,6 +722,27 @@ def test_business_properties_are_kept() -> None:
     assert sent_properties(message._replace(content_type="application/json")) == kept | {
         "content_type": "application/json"
     }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [bytes(range(0xE0, 0xF0)), b"caf\xe9", "café".encode(), b'{"!shortstr": "eA=="}', b'{"!shortstr": "'],
+    ids=["uuid", "latin-1", "utf-8", "like a mark", "like the beginning of a mark"],
+)
+@pytest.mark.parametrize("name", ["correlation_id", "message_id", "reply_to", "content_type"])
+def test_properties_that_are_no_text_are_kept_as_well(name: str, value: bytes) -> None:
+    """A requester that makes its correlation ids of raw bytes waits for exactly those."""
+    flag = {"correlation_id": 1 << 10, "message_id": 1 << 7, "reply_to": 1 << 9, "content_type": 1 << 15}[name]
+    raw = (flag | 1 << 12).to_bytes(2, "big")
+    parts = [bytes([len(value)]) + value, b"\x02"]  # and a delivery mode
+    raw += b"".join(parts if name == "content_type" else reversed(parts))
+    letter = letter_of(raw, b"body", queue="dead", exchange="", routing_key="dead", redelivered=False)
+    assert not letter.description
+
+    constants = {"batch_id": 1, "route": "r", "source": "dead", "kind": "dead_letter", "broker": "rabbitmq"}
+    [staged] = to_letters(to_table([letter], [1], constants, 0))
+    message = outgoing(properties=staged.properties)._replace(content_type=staged.content_type)
+    assert encode(message, queue="q", user=None) == raw
 
 
 def test_a_message_without_a_delivery_mode_is_sent_to_last() -> None:

@@ -54,6 +54,8 @@ _MAX_DEPTH = 32
 #: Begins the key of a value that JSON has no type for: {"!int": "5"} in JSON is an int; a plain number there is a long,
 #: which is what RabbitMQ itself writes.
 MARK = "!"
+#: Round a property that is not UTF-8, in base64.
+_BYTES, _BYTES_END = f'{{"{MARK}shortstr": "', '"}'
 
 
 class NotEncodable(Exception):
@@ -71,7 +73,7 @@ def decode(raw: bytes) -> tuple[dict[str, str], tuple[Header, ...]]:
     for name, kind in _flagged(_UINT16.unpack_from(raw)[0]):
         if kind == _SHORT:
             end = offset + 1 + raw[offset]
-            fields[name] = raw[offset + 1 : end].decode("utf-8", "replace")
+            fields[name] = _property_text(raw[offset + 1 : end])
             offset = end
         elif kind == "octet":
             fields[name] = str(raw[offset])
@@ -84,6 +86,23 @@ def decode(raw: bytes) -> tuple[dict[str, str], tuple[Header, ...]]:
             headers = _headers(raw, offset + 4, end)
             offset = end
     return fields, headers
+
+
+def _property_text(value: bytes) -> str:
+    """A property as text; where it is none, such as a binary correlation id, it is marked as values in JSON are."""
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"{_BYTES}{base64.b64encode(value).decode()}{_BYTES_END}"
+    # What only looks like our mark is marked too, so that it is itself again.
+    return f"{_BYTES}{base64.b64encode(value).decode()}{_BYTES_END}" if text.startswith(_BYTES) else text
+
+
+def _property_bytes(text: str) -> bytes:
+    """The inverse of :func:`_property_text`. Raises ValueError."""
+    if text.startswith(_BYTES) and text.endswith(_BYTES_END):
+        return base64.b64decode(text[len(_BYTES) : -len(_BYTES_END)], validate=True)
+    return text.encode("utf-8", "surrogateescape")
 
 
 @lru_cache(maxsize=256)
@@ -222,7 +241,7 @@ def encode(properties: Mapping[str, str], headers: Sequence[Header]) -> bytes:
         elif name not in properties:
             continue
         elif kind == _SHORT:
-            parts.append(_short(properties[name], f"property {name}"))
+            parts.append(_property(name, properties[name]))
         else:
             parts.append(_number(name, kind, properties[name]))
         flags |= flag
@@ -242,8 +261,15 @@ def _number(name: str, kind: str, value: str) -> bytes:
         raise NotEncodable(f"property {name}: {error}") from None
 
 
-def _short(value: str, what: str) -> bytes:
-    encoded = value.encode("utf-8", "surrogateescape")
+def _property(name: str, value: str) -> bytes:
+    """A property that is a text, or bytes."""
+    try:
+        return _short(_property_bytes(value), f"property {name}")
+    except ValueError as error:
+        raise NotEncodable(f"property {name}: {error}") from None
+
+
+def _short(encoded: bytes, what: str) -> bytes:
     if len(encoded) > 255:
         raise NotEncodable(f"{what} has {len(encoded)} bytes; AMQP allows at most 255")
     return bytes((len(encoded),)) + encoded
@@ -262,7 +288,7 @@ def _table(fields: list[bytes]) -> bytes:
 @lru_cache(maxsize=1024)
 def _name(name: str) -> bytes:
     """A header's name; messages of a queue share most of theirs, and none is long."""
-    return _short(name, f"the name of header {name[:40]!r}")
+    return _short(name.encode("utf-8", "surrogateescape"), f"the name of header {name[:40]!r}")
 
 
 def _field(header: Header) -> bytes:
