@@ -14,8 +14,10 @@ import pytest
 
 from redrive.brokers import open_broker
 from redrive.brokers.pulsar.adapter import ApachePulsar
+from redrive.brokers.pulsar.connection import place_of
 from redrive.brokers.pulsar.kind import FAILURE_HEADERS
 from redrive.brokers.pulsar.message import base_topic, entry, schema_version
+from redrive.connections.lookup import Connection
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, clean_headers, tracking_headers
 from tests.contract.broker_contract import LEASE, NO_WAIT, PATIENCE, BrokerContract, eventually, outgoing
@@ -690,12 +692,24 @@ def test_a_consumer_that_holds_as_many_as_it_may_is_blocked_and_the_bound_is_tol
         ({"conn_type": "pulsar", "host": "h", "extra": {"admin_url": "http://h:x"}}, "extra.admin_url is no address"),
         ({"conn_type": "pulsar", "host": "x", "extra": {"tokenn": "y"}}, "extra.tokenn"),
         ({"conn_type": "pulsar", "host": "x", "extra": {"token_file": "/no/such/file"}}, "token_file"),
+        ({"conn_type": "pulsar", "host": "x", "extra": {"tls": "required"}}, "extra.tls is neither true nor false"),
+        (
+            {"conn_type": "pulsar+ssl", "host": "x", "extra": {"tls_validate_hostname": "ture"}},
+            "extra.tls_validate_hostname is neither true nor false",
+        ),
     ],
-    ids=["type", "host", "address", "key", "file"],
+    ids=["type", "host", "address", "key", "file", "unclear TLS", "unclear name"],
 )
 def test_a_connection_that_can_not_be_is_told(connection: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         adapter(connection)
+
+
+def test_tls_that_is_on_is_on() -> None:
+    """RabbitMQ's connections take the word ``on``, and here it meant plain text, with the token in it."""
+    place = place_of(Connection("p", "pulsar", "x", extra={"tls": "on", "tls_validate_hostname": None}))
+
+    assert place.service == "pulsar+ssl://x:6651"
 
 
 def test_a_property_of_the_wrong_kind_is_left_alone() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import ssl
 import threading
 import time
 import uuid
@@ -1354,12 +1355,38 @@ def test_the_next_host_is_tried(rabbitmq: servers.RabbitMQ, create: Callable[...
             {"conn_type": "amqp", "host": "h", "extra": {"management_url": "h:15672"}},
             "extra.management_url is no address",
         ),
+        ({"conn_type": "amqp", "host": "h", "extra": {"ssl": "required"}}, "extra.ssl is neither true nor false"),
+        ({"conn_type": "amqps", "host": "h", "extra": {"verify": "ture"}}, "extra.verify is neither true nor false"),
     ],
-    ids=["type", "host", "unknown", "number", "certificate", "port", "large port", "management port", "endless", "url"],
+    ids=[
+        *(
+            "type",
+            "host",
+            "unknown",
+            "number",
+            "certificate",
+            "port",
+            "large port",
+            "management port",
+            "endless",
+            "url",
+        ),
+        *("unclear TLS", "unclear trust"),
+    ],
 )
 def test_a_wrong_connection_says_what_is_wrong(value: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=f"connection rabbit_test.*{words}"):
         RabbitMQ.open("rabbit_test", env={"AIRFLOW_CONN_RABBIT_TEST": json.dumps(value)})
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_who_says_nothing_of_trust_trusts_the_authorities(nothing: object) -> None:
+    value = {"conn_type": "amqps", "host": "h", "extra": {"ssl": nothing, "verify": nothing}}
+    broker = RabbitMQ.open("rabbit_test", env={"AIRFLOW_CONN_RABBIT_TEST": json.dumps(value)})
+    [host] = broker._session.hosts.parameters
+
+    assert host.ssl_options.context.verify_mode == ssl.CERT_REQUIRED
+    assert host.ssl_options.context.check_hostname
 
 
 def test_a_uri_is_enough() -> None:

@@ -32,6 +32,7 @@ _LIBPQ_KEYS = frozenset(
 _FIELDS = frozenset({"conn_id", "conn_type", "description", "host", "port", "login", "password", "schema", "extra"})
 _DRIVERS = {"postgres": "postgresql+psycopg", "mysql": "mysql+pymysql", "sqlite": "sqlite"}
 LAST_PORT = 65_535
+_YES, _NO = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
 _NO_PORT = f"port is no number from 1 to {LAST_PORT}"
 
 
@@ -159,6 +160,21 @@ def address(connection: Connection, what: str, told: object) -> SplitResult:
         # No more of it: there may be a password in it.
         raise SettingsError(f"connection {connection.conn_id}: {what} is no address such as https://host.example:8443")
     return parts
+
+
+def flag(connection: Connection, key: str, *, otherwise: bool) -> bool:
+    """A yes or no in the extra, where a URI has it as text; ``otherwise`` where it says nothing.
+
+    Raises :class:`~redrive.errors.SettingsError` for any other word: one that nobody understands must not mean that
+    nothing is encrypted, or that anybody is trusted.
+    """
+    told = connection.extra.get(key)
+    word = "" if told is None else str(told).strip().lower()
+    if not word:
+        return otherwise
+    if word in _YES or word in _NO:
+        return word in _YES
+    raise SettingsError(f"connection {connection.conn_id}: extra.{key} is neither true nor false")
 
 
 def _from_uri(conn_id: str, uri: str) -> Connection:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pulsar
 
 from redrive.brokers.pulsar.admin import Admin
-from redrive.connections.lookup import Connection, address
+from redrive.connections.lookup import Connection, address, flag
 from redrive.errors import SettingsError
 
 _EXTRA = frozenset(
@@ -74,13 +74,14 @@ def place_of(connection: Connection) -> Place:
     if not connection.host:
         raise SettingsError(f"connection {connection.conn_id}: no host")
     certificate, key = extra.get("tls_certificate"), extra.get("tls_private_key")
-    secure = connection.conn_type == "pulsar+ssl" or _is_true(extra.get("tls"))
+    secure = connection.conn_type == "pulsar+ssl" or flag(connection, "tls", otherwise=False)
+    named = flag(connection, "tls_validate_hostname", otherwise=True)
     timeout = float(extra.get("timeout") or 30)
     prove, headers = _credentials(connection, certificate, key)
     context = None
     if secure:
         context = ssl.create_default_context(cafile=extra.get("tls_trust_certs"))
-        context.check_hostname = _is_true(extra.get("tls_validate_hostname", True))
+        context.check_hostname = named
         if certificate:
             context.load_cert_chain(certificate, key)
     if extra.get("admin_url"):
@@ -98,7 +99,7 @@ def place_of(connection: Connection) -> Place:
             # The library writes to standard output unless told otherwise, where our own answers go.
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
             tls_trust_certs_file_path=extra.get("tls_trust_certs"),
-            tls_validate_hostname=secure and _is_true(extra.get("tls_validate_hostname", True)),
+            tls_validate_hostname=secure and named,
         )
 
     parts = (connection.schema or "").strip("/").split("/")
@@ -111,7 +112,7 @@ def place_of(connection: Connection) -> Place:
         f"{tenant}/{namespace}",
         str(extra.get("subscription") or "redrive"),
         dict(extra.get("subscriptions") or {}),
-        _is_true(extra.get("keep_partition")),
+        flag(connection, "keep_partition", otherwise=False),
         timeout,
     )
 
@@ -142,7 +143,3 @@ def _credentials(
     if certificate and key:
         return lambda: pulsar.AuthenticationTLS(certificate, key), dict
     return lambda: None, dict
-
-
-def _is_true(value: object) -> bool:
-    return str(value).lower() in ("true", "1", "yes")

@@ -10,7 +10,7 @@ import pika
 from redrive.brokers.rabbitmq.kind import MAX_BYTES
 from redrive.brokers.rabbitmq.management import Management
 from redrive.brokers.rabbitmq.session import Hosts
-from redrive.connections.lookup import LAST_PORT, Connection, address
+from redrive.connections.lookup import LAST_PORT, Connection, address, flag
 from redrive.errors import SettingsError
 
 _TYPES = ("amqp", "amqps", "rabbitmq")
@@ -76,15 +76,16 @@ def arguments(connection: Connection, sleep: Callable[[float], None]) -> dict[st
         "management": management,
         "confirm_timeout": _number(name, extra, "confirm_timeout", 60),
         "blocked_timeout": _number(name, extra, "blocked_timeout", 120),
-        "keep_expiration": _flag(extra.get("keep_expiration")),
+        "keep_expiration": flag(connection, "keep_expiration", otherwise=False),
         "max_message_bytes": int(_number(name, extra, "max_message_bytes", MAX_BYTES)),
     }
 
 
 def _tls(name: str, connection: Connection) -> ssl.SSLContext | None:
     extra = connection.extra
-    wanted = extra.get("ssl", connection.conn_type == "amqps" or connection.port == 5671 or "ca_certs" in extra)
-    if not _flag(wanted):
+    secure = connection.conn_type == "amqps" or connection.port == 5671 or "ca_certs" in extra
+    verified = flag(connection, "verify", otherwise=True)
+    if not flag(connection, "ssl", otherwise=secure):
         return None
     try:
         context = ssl.create_default_context(cafile=extra.get("ca_certs"))
@@ -92,15 +93,10 @@ def _tls(name: str, connection: Connection) -> ssl.SSLContext | None:
             context.load_cert_chain(extra["certfile"], extra.get("keyfile"))
     except OSError as error:
         raise SettingsError(f"{name}: TLS: {error}") from error
-    if not _flag(extra.get("verify", True)):
+    if not verified:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _flag(value: object) -> bool:
-    """A yes or no that may come out of a URI as text."""
-    return str(value).strip().lower() in ("1", "true", "yes", "on")
 
 
 def _number(name: str, extra: Mapping[str, Any], key: str, default: float) -> float:
