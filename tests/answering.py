@@ -13,6 +13,7 @@ class Answer(NamedTuple):
     status: int
     body: str = ""
     line: str = ""
+    location: str = ""  # of a redirect
 
 
 @contextmanager
@@ -25,6 +26,8 @@ def answering(answers: Sequence[Answer]) -> Iterator[tuple[str, list[str]]]:
             asked.append(f"{self.command} {self.path} {self.headers['Authorization']}")
             answer = left.pop(0)
             self.send_response(answer.status, answer.line or None)
+            if answer.location:
+                self.send_header("Location", answer.location)
             self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
             self.wfile.write(answer.body.encode())

@@ -20,6 +20,7 @@ from redrive.brokers.pulsar.message import base_topic, entry, schema_version
 from redrive.connections.lookup import Connection
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, clean_headers, tracking_headers
+from tests.answering import Answer, answering
 from tests.contract.broker_contract import LEASE, NO_WAIT, PATIENCE, BrokerContract, eventually, outgoing
 from tests.pulsar_server import Pulsar, token
 from tests.servers import free_port
@@ -710,6 +711,22 @@ def test_tls_that_is_on_is_on() -> None:
     place = place_of(Connection("p", "pulsar", "x", extra={"tls": "on", "tls_validate_hostname": None}))
 
     assert place.service == "pulsar+ssl://x:6651"
+
+
+def test_a_token_is_told_to_nobody_but_pulsar(tmp_path: Path) -> None:
+    """Secrets that were made of a file end with a line break, which no HTTP header may hold: the error quoted it."""
+    with answering([Answer(200, "7")]) as (url, asked):
+        place = place_of(Connection("p", "pulsar", "x", extra={"token": "s3cret\n", "admin_url": url}))
+        assert place.admin.message_ttl("persistent://a/b/c") == 7
+    assert asked == ["GET /admin/v2/namespaces/a/b/messageTTL Bearer s3cret"]
+
+    file = tmp_path / "token"
+    file.write_text("s3cret")
+    place = place_of(Connection("p", "pulsar", "x", extra={"token_file": str(file)}))
+    file.write_text("s3\ncret")
+    with pytest.raises(SettingsError, match="connection p: its token holds a character") as told:
+        place.admin.message_ttl("persistent://a/b/c")
+    assert "cret" not in str(told.value)
 
 
 def test_a_property_of_the_wrong_kind_is_left_alone() -> None:

@@ -1,13 +1,16 @@
 """Doing again what failed for the moment: how often, how long, and what is raised in the end."""
 
+import io
 import json
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from http.client import HTTPMessage
 
 import pytest
 from tests.answering import Answer, answering
 
-from redrive.brokers.rest import NotReady, Rest
+from redrive.brokers.rest import NotReady, Rest, _Redirects
 from redrive.brokers.retries import BRIEF, STANDARD, RetryPolicy, again, until
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 
@@ -131,3 +134,47 @@ def test_a_server_that_is_starting_is_asked_again(serve: Callable[..., tuple[Res
     with pytest.raises(NotReady):
         rest.retried("queues", "queues", AT_ONCE)
     assert len(asked) == AT_ONCE.tries
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_takes_no_credentials_to_another_host(status: int) -> None:
+    with answering([Answer(200, "{}")]) as (other, asked_there):
+        away = other.replace("127.0.0.1", "localhost")
+        with answering([Answer(status, location=f"{away}/login?of=me")]) as (url, _):
+            rest = Rest(url, headers=lambda: {"Authorization": "me"}, context=None, timeout=60)
+            with pytest.raises(
+                BrokerError, match=rf"\Aqueue q: HTTP {status} .* sent on to localhost, and not followed"
+            ):
+                rest.ask("queues", "queue q")
+        assert asked_there == []
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_in_a_cluster_one_server_sends_on_to_another(method: str) -> None:
+    with answering([Answer(200, "[1]")]) as (other, asked_there):
+        away = other.replace("127.0.0.1", "localhost")
+        with answering([Answer(307, location=f"{away}/unload")]) as (url, _):
+            rest = Rest(url, headers=lambda: {"Authorization": "me"}, context=None, timeout=60, cluster=True)
+            assert rest.ask("unload", "topic t", method=method) == [1]
+        assert asked_there == [f"{method} /unload me"]
+
+
+def test_a_redirect_that_would_change_what_is_done_is_an_error() -> None:
+    """As a GET, a DELETE that is sent on to a page would look done."""
+    with answering([Answer(302, location="/page"), Answer(200, "{}")]) as (url, asked):
+        rest = Rest(url, headers=dict, context=None, timeout=60, cluster=True)
+        with pytest.raises(BrokerError, match="HTTP 302"):
+            rest.ask("connections/c", "connection c", method="DELETE")
+    assert len(asked) == 1
+
+
+def test_no_redirect_leaves_what_is_encrypted() -> None:
+    redirects = _Redirects(elsewhere=True)
+    ask = urllib.request.Request("https://mq.example.org/api", headers={"Authorization": "me"})
+
+    def to(url: str) -> object:
+        return redirects.redirect_request(ask, io.BytesIO(), 307, "", HTTPMessage(), url)
+
+    assert to("http://mq.example.org/api") is None
+    assert to("ftp://mq.example.org/api") is None
+    assert to("https://other.example.org/api") is not None

@@ -7,7 +7,9 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from typing import Any
+from http.client import HTTPMessage
+from typing import IO, Any
+from urllib.parse import urlsplit
 
 from redrive.brokers.retries import RetryPolicy, again
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
@@ -17,8 +19,29 @@ class NotReady(BrokerUnavailable):
     """The server answers, but not yet for this."""
 
 
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """What proves who we are goes along with a redirect: never from HTTPS to plain text, and to another host only
+    where ``elsewhere``."""
+
+    def __init__(self, *, elsewhere: bool) -> None:
+        self._elsewhere = elsewhere
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> urllib.request.Request | None:
+        before, after = urlsplit(req.full_url), urlsplit(newurl)
+        if after.scheme not in ("https", before.scheme) or (before.hostname != after.hostname and not self._elsewhere):
+            return None  # so the redirect itself is the answer, and an error
+        if code in (307, 308):  # these keep the method; nothing that is asked here has a body
+            return urllib.request.Request(newurl, headers=req.headers, method=req.get_method())  # noqa: S310 - see above
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 class Rest:
-    """One API below ``url``. ``headers`` gives what proves who we are, anew for each request."""
+    """One API below ``url``. ``headers`` gives what proves who we are, anew for each request.
+
+    ``cluster``: its servers send us on to each other.
+    """
 
     def __init__(
         self,
@@ -27,11 +50,14 @@ class Rest:
         headers: Callable[[], Mapping[str, str]],
         context: ssl.SSLContext | None,
         timeout: float,
+        cluster: bool = False,
     ) -> None:
         self._url = url.rstrip("/")
         self._headers = headers
         self._timeout = timeout
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})] if _is_loopback(url) else []
+        handlers: list[urllib.request.BaseHandler] = [_Redirects(elsewhere=cluster)]
+        if _is_loopback(url):
+            handlers.append(urllib.request.ProxyHandler({}))
         if context is not None:
             handlers.append(urllib.request.HTTPSHandler(context=context))
         self._opener = urllib.request.build_opener(*handlers)
@@ -55,6 +81,9 @@ class Rest:
             return json.loads(content) if content else None
         except urllib.error.HTTPError as error:
             words = f"{subject}: HTTP {error.code} {_reason(error)}"
+            if 300 <= error.code < 400:
+                host = urlsplit(str(error.headers.get("Location") or "")).hostname
+                words += f": sent on to {host or 'nowhere'}, and not followed with what proves who we are"
             if error.code in (401, 403):
                 raise PermissionRefused(words) from None
             if error.code == 404:

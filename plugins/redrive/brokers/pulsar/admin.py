@@ -22,7 +22,9 @@ class Admin:
     def __init__(
         self, url: str, *, headers: Callable[[], dict[str, str]], context: ssl.SSLContext | None, timeout: float
     ) -> None:
-        self._api = Rest(f"{url.rstrip('/')}/admin/v2", headers=headers, context=context, timeout=timeout)
+        # A broker sends us on to the one that has the topic.
+        url = f"{url.rstrip('/')}/admin/v2"
+        self._api = Rest(url, headers=headers, context=context, timeout=timeout, cluster=True)
 
     def partitions(self, topic: str) -> int:
         """How many partitions ``topic`` has; 0: it is not partitioned. Creates nothing, whatever the broker allows."""

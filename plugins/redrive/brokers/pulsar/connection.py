@@ -131,12 +131,17 @@ def _credentials(
 
         def token() -> str:
             """Read anew each time: whoever rotates tokens rewrites the file."""
-            if not path:
-                return str(extra.get("token") or connection.password)
-            try:
-                return Path(path).read_text().strip()
-            except OSError as error:
-                raise SettingsError(f"connection {connection.conn_id}: extra.token_file: {error}") from error
+            if path:
+                try:
+                    found = Path(path).read_text()
+                except OSError as error:
+                    raise SettingsError(f"connection {connection.conn_id}: extra.token_file: {error}") from error
+            else:
+                found = str(extra.get("token") or connection.password)
+            found = found.strip()  # most files, and many secrets made of one, end with a line break
+            if not (found.isascii() and found.isprintable()):  # no more of it: whoever refuses it later would quote it
+                raise SettingsError(f"connection {connection.conn_id}: its token holds a character that no token has")
+            return found
 
         token()  # here it can be said; in a thread of the library it could not
         return lambda: pulsar.AuthenticationToken(token), lambda: {"Authorization": f"Bearer {token()}"}
