@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import _pulsar
 import pulsar
 import pytest
 
@@ -398,6 +399,37 @@ def test_a_schema_that_is_gone_or_does_not_fit_is_refused_with_its_name(
     [refused, after] = broker.publish(live, [gone, outgoing(number=2)])
     assert (refused.status, after.status) == ("refused", "sent")
     assert f"{dead}@7" in refused.detail
+
+
+def test_a_schema_of_two_holds_up_no_other_message(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], pulsar_server: Pulsar
+) -> None:
+    """A producer with it was never there: the destination looked away, and all that goes there waited with it."""
+    broker, dead, live = make_adapter(), make_queue(), make_queue()
+    text = json.dumps({"name": "s", "schema": "", "type": "STRING", "properties": {}})
+    both = json.dumps({"key": text, "value": text})
+    pulsar_server.ask("POST", f"schemas/public/default/{dead}/schema", {"type": "KEY_VALUE", "schema": both})
+
+    [refused, after] = broker.publish(
+        live, [outgoing(number=1, properties=(("schema", f"{full(dead)}@0"),)), outgoing(number=2)]
+    )
+    assert (refused.status, after.status) == ("refused", "sent")
+    assert "KEY_VALUE" in refused.detail
+
+
+def test_of_an_ordering_key_that_is_no_text_only_the_key_is_left_out(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], consumers: Any
+) -> None:
+    broker, dead = make_adapter(), make_queue()
+    producer = consumers.create_producer(full(dead))
+    made = _pulsar.MessageBuilder().content(b"x").property("tenant", "a").partition_key("p-1").ordering_key(b"\xff\x00")
+    producer._producer.send(made.build())
+    producer.close()
+    [(letter, _)] = BrokerContract.take(broker, dead, 1)
+
+    assert letter.headers == (Header("tenant", "String", "a"),)
+    assert letter.ordering_key == "p-1"
+    assert "ordering key" in (letter.description or "")
 
 
 def test_a_batch_of_the_library_is_settled_message_by_message(

@@ -42,7 +42,11 @@ def _letter(message: Any, origin: Callable[[str], str]) -> DeadLetter:
     read_before = count(message.redelivery_count())
     # Our own reads of the dead letter say nothing about its failures.
     deliveries = count(read_before + 1) if real_topic is None else count(told.get(RECONSUMES))
-    partition_key, ordering_key = message.partition_key(), _text(message.ordering_key())
+    partition_key = message.partition_key()
+    try:
+        ordering_key, lacking = _text(message.ordering_key()), None
+    except UnicodeDecodeError:  # Java's are bytes; the client library takes any for a text, to read and to write
+        ordering_key, lacking = None, "malformed message: its ordering key is not UTF-8 and was left out"
     properties: list[tuple[str, str]] = []
     if partition_key:
         properties.append((PARTITION_KEY, partition_key))
@@ -66,6 +70,7 @@ def _letter(message: Any, origin: Callable[[str], str]) -> DeadLetter:
         origin=origin(real_topic) if real_topic else None,
         ordering_key=ordering_key or partition_key or None,
         content_type=next((value for name, value in told.items() if name.lower() == "content-type"), None),
+        description=lacking,
         redelivered=read_before > 0,
     )
 
