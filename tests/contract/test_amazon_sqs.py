@@ -558,6 +558,66 @@ def test_a_trace_header_goes_back_as_system_attribute(script: ScriptedSqs, broke
     }
 
 
+OURS, THEIRS = "000000000000", "111111111111"
+
+
+@pytest.mark.parametrize(
+    ("source", "account", "there", "origin"),
+    [
+        ("orders-dlq", OURS, True, "orders"),
+        (f"arn:aws:sqs:us-east-1:{OURS}:orders-dlq", OURS, True, "orders"),
+        (f"https://sqs.us-east-1.amazonaws.com/{OURS}/orders-dlq", OURS, True, "orders"),
+        (f"arn:aws:sqs:us-east-1:{THEIRS}:orders-dlq", THEIRS, True, f"arn:aws:sqs:us-east-1:{THEIRS}:orders"),
+        (f"arn:aws:sqs:us-east-1:{THEIRS}:orders-dlq", THEIRS, False, f"arn:aws:sqs:us-east-1:{THEIRS}:orders"),
+        (
+            f"https://sqs.us-east-1.amazonaws.com/{THEIRS}/orders-dlq",
+            THEIRS,
+            True,
+            f"arn:aws:sqs:us-east-1:{THEIRS}:orders",
+        ),
+    ],
+    ids=["name", "our ARN", "our URL", "their ARN", "their ARN alone", "their URL"],
+)
+def test_a_letter_of_another_account_goes_back_to_that_account(
+    script: ScriptedSqs, broker: AmazonSqs, source: str, account: str, there: bool, origin: str
+) -> None:
+    """By its name alone the origin would be found in our own account, where a queue is often called so too."""
+
+    def url(request: dict[str, str]) -> dict[str, str]:
+        return {"QueueUrl": f"{script.url}/{request.get('QueueOwnerAWSAccountId', OURS)}/{request['QueueName']}"}
+
+    script.always["GetQueueUrl"] = url
+    failed_at = {"DeadLetterQueueSourceArn": f"arn:aws:sqs:us-east-1:{account}:orders"}
+    found = {"MessageId": "m", "ReceiptHandle": "r", "Body": "x", "Attributes": failed_at}
+    script.then("ReceiveMessage", {"Messages": [found, found]})
+    if not there:
+        script.then("GetQueueUrl", url, Refuse("AWS.SimpleQueueService.NonExistentQueue"))
+    letters = [one.letter for one in broker.receive(source, limit=2, wait=NO_WAIT, lease=LEASE)]
+    assert [one.origin for one in letters] == [origin, origin]
+
+    broker.publish(origin, [outgoing()])
+    [sent] = script.requests("SendMessageBatch")
+    assert sent["QueueUrl"] == f"{script.url}/{account}/orders"
+
+
+@pytest.mark.parametrize(
+    ("queue", "origin", "leads"),
+    [
+        ("orders", "orders", True),
+        (f"arn:aws:sqs:us-east-1:{THEIRS}:orders", "orders", True),
+        (f"arn:aws:sqs:us-east-1:{THEIRS}:orders", f"arn:aws:sqs:us-east-1:{THEIRS}:orders", True),
+        (f"https://sqs.us-east-1.amazonaws.com/{THEIRS}/orders", f"arn:aws:sqs:us-east-1:{THEIRS}:orders", True),
+        (f"arn:aws:sqs:us-east-1:{OURS}:orders", f"arn:aws:sqs:us-east-1:{THEIRS}:orders", False),
+        ("orders", f"arn:aws:sqs:us-east-1:{THEIRS}:orders", None),
+        ("invoices", f"arn:aws:sqs:us-east-1:{THEIRS}:orders", False),
+    ],
+)
+def test_what_fails_in_another_account_was_not_sent_to_ours(
+    broker: AmazonSqs, queue: str, origin: str, leads: bool | None
+) -> None:
+    assert broker.leads_to(queue, origin) is leads
+
+
 def test_half_a_surrogate_pair_is_kept_and_refused_on_the_way_back(script: ScriptedSqs, broker: AmazonSqs) -> None:
     script.then("ReceiveMessage", {"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "Body": "\ud83d!"}]})
     [received] = broker.receive("orders-dlq", limit=1, wait=NO_WAIT, lease=LEASE)

@@ -41,7 +41,8 @@ def of_sqs() -> DeadLetter:
             "Body": "body",
             "ReceiptHandle": "r",
             "MessageAttributes": {"a": {"DataType": "String"}},
-        }
+        },
+        str,
     ).letter
 
 

@@ -16,7 +16,7 @@ from redrive.brokers.sqs.calls import Calls
 from redrive.brokers.sqs.client import open_client
 from redrive.brokers.sqs.kind import FIFO, STANDARD
 from redrive.brokers.sqs.looking import Inspector
-from redrive.brokers.sqs.message import is_fifo
+from redrive.brokers.sqs.message import account_of, is_fifo
 from redrive.brokers.sqs.publishing import Publisher
 from redrive.brokers.sqs.receiving import Receiver
 from redrive.connections import lookup
@@ -88,8 +88,15 @@ class AmazonSqs:
         return self._publisher.publish(queue, messages)
 
     def leads_to(self, queue: str, origin: str) -> bool | None:
-        """See :class:`~redrive.brokers.base.Broker`; an origin is a name, and a URL or an ARN ends with one."""
-        return queue.rstrip("/").rpartition("/")[2].rpartition(":")[2] == origin
+        """See :class:`~redrive.brokers.base.Broker`; a URL or an ARN ends with a name. None where one of the two says
+        whose queue it is, and the other, of that name, does not."""
+        names = [one.rstrip("/").rpartition("/")[2].rpartition(":")[2] for one in (queue, origin)]
+        if names[0] != names[1]:
+            return False
+        owners = account_of(queue), account_of(origin)
+        if owners[1] is None:  # an origin that is no ARN is as the connection finds it
+            return True
+        return None if owners[0] is None else owners[0] == owners[1]
 
     def origins(self, queue: str) -> frozenset[str] | None:  # noqa: ARG002 - each letter tells it
         """See :class:`~redrive.brokers.base.Broker`; not needed, because no producer can set the system attribute."""

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -43,13 +43,13 @@ class Entry(NamedTuple):
     group: str | None  # on FIFO queues
 
 
-def received(message: Mapping[str, Any]) -> Received:
-    """A message of a receive request's answer."""
-    letter = readable(lambda: _letter(message), lambda: DeadLetter(message["MessageId"], _body(message)))
+def received(message: Mapping[str, Any], origin_of: Callable[[str], str | None]) -> Received:
+    """A message of a receive request's answer; ``origin_of`` is the queue of an ARN on which it failed."""
+    letter = readable(lambda: _letter(message, origin_of), lambda: DeadLetter(message["MessageId"], _body(message)))
     return Received(letter, message["ReceiptHandle"])
 
 
-def _letter(message: Mapping[str, Any]) -> DeadLetter:
+def _letter(message: Mapping[str, Any], origin_of: Callable[[str], str | None]) -> DeadLetter:
     system = message.get("Attributes", {})
     headers = tuple(
         Header(name, value["DataType"], value["BinaryValue"] if "BinaryValue" in value else value["StringValue"])
@@ -59,6 +59,7 @@ def _letter(message: Mapping[str, Any]) -> DeadLetter:
         (h.value for h in headers if h.name.lower() in _CONTENT_TYPE_NAMES and isinstance(h.value, str)), None
     )
     deliveries = count(system.get("ApproximateReceiveCount"))
+    failed_at = system.get("DeadLetterQueueSourceArn")
     return DeadLetter(
         broker_message_id=message["MessageId"],
         body=_body(message),
@@ -67,7 +68,7 @@ def _letter(message: Mapping[str, Any]) -> DeadLetter:
         enqueued_at=instant(system.get("SentTimestamp"), MILLISECOND),
         first_received_at=instant(system.get("ApproximateFirstReceiveTimestamp"), MILLISECOND),
         deliveries=deliveries,
-        origin=queue_of_arn(system.get("DeadLetterQueueSourceArn")),
+        origin=origin_of(failed_at) if failed_at else None,
         ordering_key=system.get("MessageGroupId"),
         content_type=content_type,
         redelivered=deliveries > 1,
@@ -178,6 +179,15 @@ def _header_size(header: Header) -> int:
 def queue_of_arn(arn: str | None) -> str | None:
     """The queue's name, which is the last part of its ARN."""
     return arn.rpartition(":")[2] if arn else None
+
+
+_ACCOUNT = re.compile(r"arn:[^:]*:sqs:[^:]*:([^:]+):[^:]+|https?://[^/]+/([0-9]{12})/[^/]+/?", re.ASCII)
+
+
+def account_of(queue: str) -> str | None:
+    """Whose queue it is, as an ARN or a URL says; None for a name, which is one of the connection's account."""
+    found = _ACCOUNT.fullmatch(queue)
+    return (found[1] or found[2]) if found else None
 
 
 def is_fifo(queue: str) -> bool:

@@ -12,8 +12,8 @@ from redrive.brokers.base import RECEIVE_BYTES, Settled
 from redrive.brokers.retries import until
 from redrive.brokers.sqs.calls import Calls
 from redrive.brokers.sqs.errors import lasting
-from redrive.brokers.sqs.message import BATCH, MAX_LEASE, MAX_WAIT, is_fifo, received
-from redrive.errors import BrokerError
+from redrive.brokers.sqs.message import BATCH, MAX_LEASE, MAX_WAIT, account_of, is_fifo, queue_of_arn, received
+from redrive.errors import BrokerError, PermissionRefused, QueueMissing
 from redrive.message import Received, bytes_of
 
 
@@ -25,6 +25,7 @@ class Receiver:
         self._sleep = sleep
         self._monotonic = monotonic
         # A long poll that outlasts the wait for its answer would look like a lost one.
+        self._origins: dict[str, str | None] = {}  # by ARN, of queues of which it had to be asked whose they are
         self._max_wait = min(MAX_WAIT.total_seconds(), max(calls.read_timeout - 5, 0))
 
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
@@ -54,7 +55,7 @@ class Receiver:
                 MessageSystemAttributeNames=["All"],
                 MessageAttributeNames=["All"],
             )
-            return [received(message) for message in answer.get("Messages", ())]
+            return [received(message, lambda arn: self._origin(queue, arn)) for message in answer.get("Messages", ())]
 
         while True:  # wait for the first
             left = max(wait.total_seconds() - (self._monotonic() - started), 0)
@@ -74,6 +75,20 @@ class Receiver:
             if not all(isinstance(answer, list) and answer for answer in answers):
                 break
         return found
+
+    def _origin(self, queue: str, arn: str) -> str | None:
+        """The queue with this ARN on which a letter of ``queue`` failed: its name, as SQS looks it up, or the ARN where
+        that would find none, or another one: a source may be another account's, and then its origins are too."""
+        name, owner = queue_of_arn(arn), account_of(arn)
+        if account_of(queue) is None or owner is None or name is None:
+            return name
+        if arn not in self._origins:
+            try:
+                found = account_of(self._calls.url(name))
+            except (QueueMissing, PermissionRefused):
+                found = ""
+            self._origins[arn] = name if found in (None, owner) else arn
+        return self._origins[arn]
 
     def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
         """See :class:`~redrive.brokers.base.Broker`; errors are raised only where nothing could be deleted."""
