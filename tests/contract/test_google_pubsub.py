@@ -665,6 +665,20 @@ def test_what_pubsub_never_takes_is_refused_without_asking(
     assert world.requests["Publish"] == 0
 
 
+def test_a_message_of_a_topic_with_a_schema_or_with_a_trace_goes_back(pubsub: GooglePubSub, operator: Operator) -> None:
+    """Pub/Sub writes the schema's attributes itself, each time, and Google's libraries publish the trace's."""
+    trace = Header("googclient_traceparent", "String", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    of_schema = (
+        Header("googclient_schemaencoding", "String", "JSON"),
+        Header("googclient_schemaname", "String", "projects/shop/schemas/order"),
+        Header("googclient_schemarevisionid", "String", "a1b2c3d4"),
+    )
+    cleaned = clean_headers((*of_schema, trace), FAILURE_HEADERS)
+    [result] = pubsub.publish(operator.queue(), [outgoing(headers=cleaned)])
+
+    assert (cleaned, result.status) == ((trace,), "sent")
+
+
 def test_a_filter_lets_one_subscriber_have_what_is_marked(
     pubsub: GooglePubSub, operator: Operator, world: World
 ) -> None:

@@ -422,7 +422,8 @@ def _check_request(messages: Sequence[Any]) -> None:
         if len(message.attributes) > MAX_ATTRIBUTES:
             raise Refusal("INVALID_ARGUMENT", f"More than {MAX_ATTRIBUTES} attributes")
         for key, value in message.attributes.items():
-            if not key or key.startswith("goog") or len(key.encode()) > MAX_KEY_BYTES:
+            reserved = key.startswith("goog") and not key.startswith("googclient_")  # which Google's libraries publish
+            if not key or reserved or len(key.encode()) > MAX_KEY_BYTES:
                 raise Refusal("INVALID_ARGUMENT", f"Invalid attribute key: {key[:40]!r}")
             if len(value.encode()) > MAX_VALUE_BYTES:
                 raise Refusal("INVALID_ARGUMENT", f"The value of attribute {key} is too long")

@@ -23,9 +23,15 @@ PROJECT = "CloudPubSubDeadLetterSourceSubscriptionProject"
 PUBLISHED = "CloudPubSubDeadLetterSourceTopicPublishTime"
 ERROR = "CloudPubSubDeadLetterSourceDeliveryErrorMessage"
 
+#: Names that Pub/Sub keeps for itself, but for those by which Google's libraries tell each other something (the trace
+#: of OpenTelemetry).
+RESERVED, OF_LIBRARIES = "goog", "googclient_"
+#: What Pub/Sub writes at a topic with a schema, and writes anew when the message is published there again.
+_OF_SCHEMAS = frozenset({"googclient_schemaname", "googclient_schemarevisionid", "googclient_schemaencoding"})
+
 #: Attributes that say why a message died, removed before it is sent again: what Pub/Sub writes when it forwards to
 #: a dead-letter topic, and what consumers that dead-letter by themselves usually write.
-FAILURE_HEADERS = CUSTOM_FAILURE_HEADERS | {COUNT, SUBSCRIPTION, PROJECT, PUBLISHED, ERROR}
+FAILURE_HEADERS = CUSTOM_FAILURE_HEADERS | _OF_SCHEMAS | {COUNT, SUBSCRIPTION, PROJECT, PUBLISHED, ERROR}
 
 CAPABILITIES = Capabilities(
     knows_empty=False,
@@ -56,7 +62,7 @@ def objections_to_headers(headers: Sequence[Header]) -> Iterator[str]:
         value = header.value if isinstance(header.value, bytes) else header.value.encode("utf-8", "surrogatepass")
         if not header.name or len(header.name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
             yield f"attribute name {header.name[:40]!r} has not between 1 and {MAX_NAME_BYTES} bytes"
-        if header.name.startswith("goog"):
+        if header.name.startswith(RESERVED) and not header.name.startswith(OF_LIBRARIES):
             yield f"attribute {header.name!r} begins with goog, which Pub/Sub keeps for itself"
         if len(value) > MAX_VALUE_BYTES:
             yield f"attribute {header.name} is longer than {MAX_VALUE_BYTES} bytes"
