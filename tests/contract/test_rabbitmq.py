@@ -26,7 +26,7 @@ from redrive.brokers.rabbitmq.management import QueueFacts, _facts, _routes
 from redrive.brokers.rabbitmq.measured import STATISTICS_LAG
 from redrive.brokers.rabbitmq.message import encode, letter_of
 from redrive.brokers.rabbitmq.session import Hosts
-from redrive.errors import BrokerUnavailable, NothingSent, PermissionRefused, QueueMissing, SettingsError
+from redrive.errors import BrokerError, BrokerUnavailable, NothingSent, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, Outgoing, clean_headers, tracking_headers
 from redrive.staging.batch_columns import to_letters, to_table
 from tests import servers
@@ -1296,6 +1296,33 @@ def test_a_dead_letter_queue_that_deletes_is_warned_about(rabbit: RabbitMQ, crea
     assert "DELETES" in limit
     assert "single active consumer" in single
     assert rabbit.describe(create(x_queue_type="quorum")).warnings == ()
+
+
+@pytest.mark.server
+def test_a_queue_that_drops_what_it_confirmed_is_warned_about(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
+    queue = create(x_max_length=2)
+    assert [one.status for one in rabbit.publish(queue, [outgoing(number=n) for n in range(5)])] == ["sent"] * 5
+    eventually(lambda: rabbit.depth(queue).visible == 2)
+
+    [loss] = rabbit.describe(queue).losses
+    assert "at most 2 messages (max-length)" in loss
+    assert rabbit.describe(queue).warnings == (loss,), "of dead letters as well"
+    assert rabbit.describe(create(x_max_length=2, x_overflow="reject-publish")).losses == ()
+    assert rabbit.describe(create(x_max_length=2, x_dead_letter_exchange="")).losses == (), "they are somewhere else"
+    told = {"name": "q", "arguments": {"x-max-length": 7}, "effective_policy_definition": {"max-length": 3}}
+    assert _facts(told).most == "3 messages (max-length)"
+    bytes_too = {"arguments": {"x-max-length-bytes": 5000}, "effective_policy_definition": {"max-length": 3}}
+    assert _facts({"name": "q", **bytes_too}).most == "3 messages (max-length) or 5,000 bytes (max-length-bytes)"
+
+
+@pytest.mark.server
+def test_a_stream_is_no_empty_queue(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
+    """Nothing of what lies there ever came, and every drain of it succeeded."""
+    stream = create(x_queue_type="stream")
+    assert rabbit.publish(stream, [outgoing()])[0].status == "sent"
+
+    with pytest.raises(BrokerError, match=f"{stream}: it is a stream"):
+        rabbit.receive(stream, limit=10, wait=NO_WAIT, lease=LEASE)
 
 
 @pytest.mark.server

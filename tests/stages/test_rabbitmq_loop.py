@@ -672,6 +672,19 @@ def test_doctor_warns_of_a_dead_letter_queue_that_deletes(
     workshop.close()
 
 
+def test_doctor_warns_of_a_destination_that_drops_what_it_confirmed(
+    tmp_path: Path, rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = RabbitWorkshop(tmp_path, rabbitmq)
+    small = rabbitmq.create_queue(f"small-{uuid.uuid4().hex[:8]}", x_max_length=100)
+    monkeypatch.setenv("AIRFLOW_CONN_RABBIT_TEST", json.dumps(rabbitmq.connection()))
+    workshop.reconfigure(destination={"queue": small})
+
+    found = [one.text for one in doctor.examine(workshop.settings, ["orders"]) if one.level == "warning"]
+    assert any("at most 100 messages" in text and "DELETES the oldest" in text for text in found)
+    workshop.close()
+
+
 def test_doctor_says_what_closing_connections_lacks(
     tmp_path: Path, rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:

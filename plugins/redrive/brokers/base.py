@@ -232,6 +232,7 @@ class QueueInfo(NamedTuple):
     origin_lease: timedelta | None = None  # of the origin that dead-letters from here; of several the longest
     own_max_deliveries: int | None = None  # after so many this queue dead-letters a message; None: never
     warnings: tuple[str, ...] = ()  # what is dangerous about it, each the rest of a sentence that begins with its name
+    losses: tuple[str, ...] = ()  # by what it loses what was sent there and confirmed, in the same form
     bounds: tuple[str, ...] = ()  # what holds there and is good to know, in the same form
     origins: tuple[Origin, ...] = ()  # each of those that dead-letter from here, where the broker tells them apart
 

@@ -139,6 +139,7 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             yield _look(f"{name}: destination {queue}", partial(_depth, broker, queue))
             yield from _fan_out(broker, f"{name}: destination {queue}", queue, allowed=route.fan_out == "allow")
             yield from _returns(broker, f"{name}: destination {queue}", queue, route)
+            yield from _losses(broker, f"{name}: destination {queue}", queue)
             yield from _watching(broker, f"{name}: destination {queue}", queue, route)
             yield from _order(broker, name, queue, route)
             if route.backoff.native and (why := _keeps_no_delay(broker, queue, route)):
@@ -364,6 +365,13 @@ def _returns(broker: Broker, subject: str, queue: str, route: Route) -> Iterator
             f"what fails there again goes to {' and then '.join(passed)}, which this route does not drain: nobody would"
             " see it come back, and it would count as having stayed away. List that queue among the sources",
         )
+
+
+def _losses(broker: Broker, subject: str, queue: str) -> Iterator[Finding]:
+    """By what a destination loses what was sent there."""
+    with suppress(RedriveError):  # told by the depth already
+        for loss in broker.describe(queue).losses:
+            yield Finding("warning", subject, loss)
 
 
 def _is_called(source: str, name: str) -> bool:

@@ -11,6 +11,7 @@ class _Known(NamedTuple):
 
     delivery_limit: int | None = None
     keeps_order: bool = False
+    is_stream: bool = False
 
 
 class Declared:
@@ -28,6 +29,10 @@ class Declared:
         """The queue gives what came first first, as far as may be known. Asked once."""
         return self._known(queue).keeps_order
 
+    def is_stream(self, queue: str) -> bool:
+        """Nothing can be taken out of the queue, as far as may be known. Asked once."""
+        return self._known(queue).is_stream
+
     def rejects_when_full(self, queue: str) -> bool:
         """A nack of ``queue`` says that it is full, as far as may be known. Asked each time."""
         if self._management is None:
@@ -44,8 +49,8 @@ class Declared:
             if self._management is not None:
                 try:
                     facts = self._management.queue(queue)
-                    self._facts[queue] = _Known(facts.delivery_limit)
-                    self._facts[queue] = _Known(facts.delivery_limit, self._management.keeps_order(facts))
+                    known = self._facts[queue] = _Known(facts.delivery_limit, is_stream=facts.type == "stream")
+                    self._facts[queue] = known._replace(keeps_order=self._management.keeps_order(facts))
                 except BrokerError:
                     pass  # a queue that is gone, or no right to look: then it stays unknown
         return self._facts[queue]

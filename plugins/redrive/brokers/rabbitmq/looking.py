@@ -82,7 +82,8 @@ class Looking:
             max_deliveries=min(limits) + 1 if limits else own + 1 if own is not None else None,
             ordered=facts.single_active_consumer,  # only then does a second consumer not overtake the first
             dead_letter_queue=targets[0] if targets else None,
-            warnings=_warnings(facts),
+            warnings=_warnings(facts) + _losses(facts),
+            losses=_losses(facts),
             origins=tuple(Origin(None, limit + 1) for limit in limits),
         )
 
@@ -143,3 +144,12 @@ def _warnings(facts: QueueFacts) -> tuple[str, ...]:
     if facts.type == "stream":
         found.append("is a stream: its messages can't be taken out, so it can't be drained")
     return tuple(found)
+
+
+def _losses(facts: QueueFacts) -> tuple[str, ...]:
+    if not facts.most or facts.dead_letter_exchange is not None:
+        return ()
+    return (
+        f"holds at most {facts.most}, and for each one more DELETES the oldest, though it was confirmed: lift that"
+        " bound, or let it tell the publisher (overflow: reject-publish)",
+    )

@@ -2,6 +2,7 @@
 
 import base64
 import ssl
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -29,6 +30,7 @@ class QueueFacts(NamedTuple):
     priorities: bool = False  # some messages go past others
     statistics: bool = False  # the node measures what is in its queues; told where one queue is asked for
     mean_bytes: float | None = None  # of the bodies of what is ready
+    most: str = ""  # how much fits, where the oldest goes for what is too much
 
 
 class ConsumerFacts(NamedTuple):
@@ -189,7 +191,18 @@ def _facts(told: dict[str, Any]) -> QueueFacts:
         bool(arguments.get("x-max-priority")),
         "consumer_details" in told,
         _count(told, "message_bytes_ready") / ready if isinstance(ready, int) and ready > 0 else None,
+        "" if str(of("overflow")).startswith("reject-publish") else _most(arguments, policy),
     )
+
+
+def _most(arguments: Mapping[str, Any], policy: Mapping[str, Any]) -> str:
+    """How much a queue holds; "" where nothing says it. Of argument and policy the smaller holds."""
+    found = []
+    for key, what in (("max-length", "messages"), ("max-length-bytes", "bytes")):
+        told = [one for one in (arguments.get(f"x-{key}"), policy.get(key)) if isinstance(one, int)]
+        if told:
+            found.append(f"{min(told):,} {what} ({key})")
+    return " or ".join(found)
 
 
 def _channel(told: dict[str, Any]) -> ChannelFacts:

@@ -70,6 +70,10 @@ class Receiving:
         if limit < 1:
             return []
         lost = self.holders.get(queue)
+        if lost is None and self._declared.is_stream(
+            queue
+        ):  # what is acked stays, and what was there before never comes
+            raise BrokerError(f"basic.consume on queue {queue}: it is a stream, and nothing can be taken out of one")
         if lost is not None and lost.held and not lost.channel.is_open:
             # What is staged of it can't be settled any more, and would be staged again behind it.
             del self.holders[queue]
