@@ -485,6 +485,36 @@ def test_everything_that_a_producer_wrote_survives(
     assert after.time_to_live == before.time_to_live == 3600
 
 
+def test_what_a_jms_producer_wrote_survives(
+    bus: ServiceBusStandIn, broker: AzureServiceBus, theirs: ServiceBusClient
+) -> None:
+    """Its consumer reads there that it is a MapMessage; without that it is taken for an ObjectMessage."""
+    bus.queue("first")
+    bus.queue("second")
+    message = AmqpAnnotatedMessage(
+        value_body={"sku": "a-17"},
+        annotations={
+            "x-opt-jms-msg-type": {"TYPE": "BYTE", "VALUE": 2},
+            "x-opt-jms-dest": {"TYPE": "BYTE", "VALUE": 0},
+            "x-opt-other": "theirs",
+        },
+        properties={"user_id": b"ana\xff", "creation_time": 1_700_000_000_123, "group_sequence": 7},
+    )
+    produce(theirs, "first", message)
+    [received] = take(broker, "first")
+    broker.publish("second", [as_it_came(received)])
+
+    [before], [after] = bus.messages("first"), bus.messages("second")
+    kept = {name: value for name, value in before.annotations.items() if "jms" in name}
+    assert len(kept) == 2
+    assert after.annotations == kept
+    assert [type(value) for value in after.annotations.values()] == [type(value) for value in kept.values()]
+    assert [after.properties[n] for n in (1, 9, 11)] == [before.properties[n] for n in (1, 9, 11)]
+    assert after.properties[1] == b"ana\xff"
+    assert after.properties[9] == 1_700_000_000_123
+    assert after.properties[11] == 7
+
+
 def test_a_partition_key_is_kept_apart_from_a_session(
     bus: ServiceBusStandIn, broker: AzureServiceBus, theirs: ServiceBusClient
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from redrive.message import Header
 
+ANNOTATIONS = 0x72
 PROPERTIES = 0x73
 APPLICATION_PROPERTIES = 0x74
 DATA = 0x75
@@ -69,6 +70,8 @@ _VARIABLE = {0: "binary", 1: STRING, 3: "symbol"}
 #: Of all application properties of a message together.
 MAX_PROPERTY_BYTES = 64 * 1024
 _INTEGERS = frozenset({"ubyte", "ushort", "uint", "ulong", "byte", "short", "int", "long", "timestamp"})
+#: Those that :func:`to_text` and :func:`from_text` carry.
+SIMPLE = _INTEGERS | {"boolean", "float", "double", "uuid", "binary", "symbol", STRING}
 #: What a person can write, and "Number", which is the nearest of long and double.
 _WRITTEN = _INTEGERS | {
     *("null", "boolean", "float", "double", "char", "decimal32", "decimal64", "decimal128", "uuid", "binary", "symbol"),

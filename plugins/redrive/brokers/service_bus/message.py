@@ -32,7 +32,13 @@ _FIELDS = (
     *("MessageId", "UserId", "To", "Subject", "ReplyTo", "CorrelationId", "ContentType", "ContentEncoding"),
     *("AbsoluteExpiryTime", "CreationTime", "SessionId", "GroupSequence", "ReplyToSessionId"),
 )
-_KEPT_FIELDS = ("MessageId", "To", "Subject", "ReplyTo", "CorrelationId", "ContentEncoding", "ReplyToSessionId")
+_KEPT_FIELDS = (
+    *("MessageId", "UserId", "To", "Subject", "ReplyTo", "CorrelationId", "ContentEncoding", "CreationTime"),
+    *("GroupSequence", "ReplyToSessionId"),
+)
+#: Annotations that a producer's JMS library writes and a consumer's reads, such as what kind of message it is. All
+#: others are the broker's.
+_OF_JMS = "x-opt-jms-"
 
 # --- names -------------------------------------------------------------------------------------------------
 
@@ -106,6 +112,7 @@ def _letter(message: ServiceBusReceivedMessage, payload: bytes, address: Address
     dead = bool(address.sub_queue)
     properties = [
         *_kept(fields),
+        *_of_jms(parts),
         *([("PartitionKey", partition_key)] if partition_key and not session else []),
         *([("TimeToLive", str(raw.header.time_to_live))] if raw.header and raw.header.time_to_live else []),
         *([("BodyType", kind)] if kind else []),
@@ -232,6 +239,17 @@ def _kept(fields: dict[str, Typed]) -> Iterator[tuple[str, str]]:
                 yield f"{name}Type", typed.type
 
 
+def _of_jms(parts: dict[int, list[Section]]) -> Iterator[tuple[str, str]]:
+    typed = _first(parts, amqp_values.ANNOTATIONS)
+    if typed is None or typed.type != "map":
+        return
+    for key, value in typed.value:
+        name = str(key.value)
+        if name.startswith(_OF_JMS) and value.type in amqp_values.SIMPLE:
+            yield name, amqp_values.to_text(value)
+            yield f"{name}Type", value.type
+
+
 def _optional(name: str, value: object) -> list[tuple[str, str]]:
     return [(name, str(value))] if value else []
 
@@ -317,10 +335,17 @@ def entry(place: int, message: Outgoing, *, detects: bool, sessions: bool | None
             content_encoding=properties.get("ContentEncoding"),
             group_id=None if by_partition else message.ordering_key,
             reply_to_group_id=properties.get("ReplyToSessionId"),
+            user_id=_id(properties.get("UserId"), properties, "UserId"),
+            creation_time=_id(properties.get("CreationTime"), properties, "CreationTime"),
+            group_sequence=_id(properties.get("GroupSequence"), properties, "GroupSequence"),
         )
+        annotations: dict[str, Any] = {
+            name: amqp_values.for_sdk(amqp_values.from_text(properties.get(f"{name}Type", STRING), text))
+            for name, text in message.properties
+            if name.startswith(_OF_JMS) and not name.endswith("Type")
+        }
     except ValueError as error:
         return str(error)
-    annotations: dict[str, Any] = {}
     if by_partition and message.ordering_key:
         annotations["x-opt-partition-key"] = message.ordering_key
     if message.delay_seconds > 0:
@@ -349,7 +374,7 @@ def _objections(
 
 
 def _id(text: str | None, properties: dict[str, str], name: str) -> Any:
-    """A MessageId or CorrelationId, of the type that it had."""
+    """A property, of the type that it had."""
     kind = properties.get(f"{name}Type", STRING)
     return text if text is None or kind == STRING else amqp_values.from_text(kind, text).value
 
