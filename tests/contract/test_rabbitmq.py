@@ -1316,6 +1316,21 @@ def test_a_queue_that_drops_what_it_confirmed_is_warned_about(rabbit: RabbitMQ, 
 
 
 @pytest.mark.server
+def test_a_queue_that_would_not_outlive_a_drain_is_left_alone(rabbit: RabbitMQ, rabbitmq: servers.RabbitMQ) -> None:
+    """RabbitMQ deletes it when its last consumer leaves: the first share was staged, and all the rest was gone."""
+    queue = f"q-{uuid.uuid4().hex[:12]}"
+    rabbitmq.ask("PUT", f"queues/%2F/{queue}", {"durable": True, "auto_delete": True, "arguments": {}})
+    fill(rabbit, queue, 50)
+
+    with pytest.raises(BrokerError, match=f"{queue}: it is auto-delete"):
+        rabbit.receive(queue, limit=10, wait=WAIT, lease=LEASE)
+    rabbit.close()
+    assert rabbit.depth(queue).visible == 50
+    [warning] = rabbit.describe(queue).warnings
+    assert "auto-delete" in warning
+
+
+@pytest.mark.server
 def test_a_stream_is_no_empty_queue(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
     """Nothing of what lies there ever came, and every drain of it succeeded."""
     stream = create(x_queue_type="stream")

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from redrive.brokers.rabbitmq.management import Management
+from redrive.brokers.rabbitmq.management import Management, QueueFacts
 from redrive.errors import BrokerError
 
 
@@ -11,7 +11,7 @@ class _Known(NamedTuple):
 
     delivery_limit: int | None = None
     keeps_order: bool = False
-    is_stream: bool = False
+    not_drained: str = ""
 
 
 class Declared:
@@ -29,9 +29,9 @@ class Declared:
         """The queue gives what came first first, as far as may be known. Asked once."""
         return self._known(queue).keeps_order
 
-    def is_stream(self, queue: str) -> bool:
-        """Nothing can be taken out of the queue, as far as may be known. Asked once."""
-        return self._known(queue).is_stream
+    def not_drained(self, queue: str) -> str:
+        """Why nobody should receive from ``queue``; "" where nothing is known against it. Asked once."""
+        return self._known(queue).not_drained
 
     def rejects_when_full(self, queue: str) -> bool:
         """A nack of ``queue`` says that it is full, as far as may be known. Asked each time."""
@@ -49,8 +49,16 @@ class Declared:
             if self._management is not None:
                 try:
                     facts = self._management.queue(queue)
-                    known = self._facts[queue] = _Known(facts.delivery_limit, is_stream=facts.type == "stream")
+                    known = self._facts[queue] = _Known(facts.delivery_limit, not_drained=_not_drained(facts))
                     self._facts[queue] = known._replace(keeps_order=self._management.keeps_order(facts))
                 except BrokerError:
                     pass  # a queue that is gone, or no right to look: then it stays unknown
         return self._facts[queue]
+
+
+def _not_drained(facts: QueueFacts) -> str:
+    if facts.type == "stream":
+        return "it is a stream, and nothing can be taken out of one"
+    if facts.auto_delete:
+        return "it is auto-delete: RabbitMQ deletes it, with all that is still in it, when whoever drains it leaves"
+    return ""

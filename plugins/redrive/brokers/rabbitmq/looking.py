@@ -141,6 +141,11 @@ def _warnings(facts: QueueFacts) -> tuple[str, ...]:
         )
     if facts.single_active_consumer:
         found.append("has a single active consumer: while another holds it, a drain gets nothing")
+    if facts.auto_delete:
+        found.append(
+            "is auto-delete: when its last consumer leaves, and a drain is one, the broker DELETES it with all that is"
+            " in it, so it is not drained; declare it without that, and move its messages (shovel)"
+        )
     if facts.type == "stream":
         found.append("is a stream: its messages can't be taken out, so it can't be drained")
     return tuple(found)

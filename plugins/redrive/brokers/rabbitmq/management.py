@@ -30,6 +30,7 @@ class QueueFacts(NamedTuple):
     priorities: bool = False  # some messages go past others
     statistics: bool = False  # the node measures what is in its queues; told where one queue is asked for
     mean_bytes: float | None = None  # of the bodies of what is ready
+    auto_delete: bool = False  # it is deleted, with all that is in it, when its last consumer leaves
     most: str = ""  # how much fits, where the oldest goes for what is too much
 
 
@@ -191,6 +192,7 @@ def _facts(told: dict[str, Any]) -> QueueFacts:
         bool(arguments.get("x-max-priority")),
         "consumer_details" in told,
         _count(told, "message_bytes_ready") / ready if isinstance(ready, int) and ready > 0 else None,
+        bool(told.get("auto_delete")),
         "" if str(of("overflow")).startswith("reject-publish") else _most(arguments, policy),
     )
 

@@ -70,10 +70,8 @@ class Receiving:
         if limit < 1:
             return []
         lost = self.holders.get(queue)
-        if lost is None and self._declared.is_stream(
-            queue
-        ):  # what is acked stays, and what was there before never comes
-            raise BrokerError(f"basic.consume on queue {queue}: it is a stream, and nothing can be taken out of one")
+        if lost is None and (objection := self._declared.not_drained(queue)):
+            raise BrokerError(f"basic.consume on queue {queue}: {objection}")
         if lost is not None and lost.held and not lost.channel.is_open:
             # What is staged of it can't be settled any more, and would be staged again behind it.
             del self.holders[queue]
