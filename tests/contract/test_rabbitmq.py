@@ -746,6 +746,18 @@ def test_properties_that_are_no_text_are_kept_as_well(name: str, value: bytes) -
     assert encode(message, queue="q", user=None) == raw
 
 
+@pytest.mark.parametrize("name", [b"caf\xe9", "café".encode(), b'{"!shortstr": "eA=="}'])
+def test_names_of_headers_that_are_no_text_are_kept_as_well(name: bytes) -> None:
+    field = bytes([len(name)]) + name + b"t\x01"
+    table = b"\x05tableF" + len(field).to_bytes(4, "big") + field
+    raw = (1 << 13 | 1 << 12).to_bytes(2, "big") + len(field + table).to_bytes(4, "big") + field + table + b"\x02"
+    letter = letter_of(raw, b"body", queue="dead", exchange="", routing_key="dead", redelivered=False)
+    constants = {"batch_id": 1, "route": "r", "source": "dead", "kind": "dead_letter", "broker": "rabbitmq"}
+    [staged] = to_letters(to_table([letter], [1], constants, 0))
+
+    assert encode(outgoing(headers=staged.headers, properties=staged.properties), queue="q", user=None) == raw
+
+
 def test_a_message_without_a_delivery_mode_is_sent_to_last() -> None:
     assert sent_properties(outgoing()) == {"delivery_mode": "2"}
 

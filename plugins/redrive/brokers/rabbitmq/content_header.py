@@ -54,7 +54,7 @@ _MAX_DEPTH = 32
 #: Begins the key of a value that JSON has no type for: {"!int": "5"} in JSON is an int; a plain number there is a long,
 #: which is what RabbitMQ itself writes.
 MARK = "!"
-#: Round a property that is not UTF-8, in base64.
+#: Round a short string (a property, a header's name) that is not UTF-8, in base64.
 _BYTES, _BYTES_END = f'{{"{MARK}shortstr": "', '"}'
 
 
@@ -73,7 +73,7 @@ def decode(raw: bytes) -> tuple[dict[str, str], tuple[Header, ...]]:
     for name, kind in _flagged(_UINT16.unpack_from(raw)[0]):
         if kind == _SHORT:
             end = offset + 1 + raw[offset]
-            fields[name] = _property_text(raw[offset + 1 : end])
+            fields[name] = _short_text(raw[offset + 1 : end])
             offset = end
         elif kind == "octet":
             fields[name] = str(raw[offset])
@@ -88,8 +88,8 @@ def decode(raw: bytes) -> tuple[dict[str, str], tuple[Header, ...]]:
     return fields, headers
 
 
-def _property_text(value: bytes) -> str:
-    """A property as text; where it is none, such as a binary correlation id, it is marked as values in JSON are."""
+def _short_text(value: bytes) -> str:
+    """A short string as text; where it is none, such as a binary correlation id, it is marked as values in JSON are."""
     try:
         text = value.decode("utf-8")
     except UnicodeDecodeError:
@@ -98,11 +98,15 @@ def _property_text(value: bytes) -> str:
     return f"{_BYTES}{base64.b64encode(value).decode()}{_BYTES_END}" if text.startswith(_BYTES) else text
 
 
-def _property_bytes(text: str) -> bytes:
-    """The inverse of :func:`_property_text`. Raises ValueError."""
+#: Messages of a queue share most of their headers' names, and none is long.
+_name_text = lru_cache(maxsize=1024)(_short_text)
+
+
+def _short_bytes(text: str) -> bytes:
+    """The inverse of :func:`_short_text`. Raises ValueError."""
     if text.startswith(_BYTES) and text.endswith(_BYTES_END):
         return base64.b64decode(text[len(_BYTES) : -len(_BYTES_END)], validate=True)
-    return text.encode("utf-8", "surrogateescape")
+    return text.encode("utf-8", "surrogatepass")
 
 
 @lru_cache(maxsize=256)
@@ -116,7 +120,7 @@ def _headers(raw: bytes, offset: int, end: int) -> tuple[Header, ...]:
     while offset < end:
         length = raw[offset]
         start = offset + 1 + length
-        name = raw[offset + 1 : start].decode("utf-8", "surrogateescape")
+        name = _name_text(raw[offset + 1 : start])
         try:
             letter, value, offset = _read(raw, start, 0)
             found.append(_header(name, letter, value))
@@ -161,7 +165,7 @@ def _read(raw: bytes, offset: int, depth: int) -> tuple[str, Any, int]:
         name = ""
         if letter == "F":
             length = raw[offset]
-            name = raw[offset + 1 : offset + 1 + length].decode("utf-8", "surrogateescape")
+            name = _name_text(raw[offset + 1 : offset + 1 + length])
             offset += 1 + length
         kind, value, offset = _read(raw, offset, depth + 1)
         items.append((name, kind, value))
@@ -241,7 +245,7 @@ def encode(properties: Mapping[str, str], headers: Sequence[Header]) -> bytes:
         elif name not in properties:
             continue
         elif kind == _SHORT:
-            parts.append(_property(name, properties[name]))
+            parts.append(_short(properties[name], f"property {name}"))
         else:
             parts.append(_number(name, kind, properties[name]))
         flags |= flag
@@ -261,15 +265,11 @@ def _number(name: str, kind: str, value: str) -> bytes:
         raise NotEncodable(f"property {name}: {error}") from None
 
 
-def _property(name: str, value: str) -> bytes:
-    """A property that is a text, or bytes."""
+def _short(value: str, what: str) -> bytes:
     try:
-        return _short(_property_bytes(value), f"property {name}")
+        encoded = _short_bytes(value)
     except ValueError as error:
-        raise NotEncodable(f"property {name}: {error}") from None
-
-
-def _short(encoded: bytes, what: str) -> bytes:
+        raise NotEncodable(f"{what}: {error}") from None
     if len(encoded) > 255:
         raise NotEncodable(f"{what} has {len(encoded)} bytes; AMQP allows at most 255")
     return bytes((len(encoded),)) + encoded
@@ -287,8 +287,8 @@ def _table(fields: list[bytes]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _name(name: str) -> bytes:
-    """A header's name; messages of a queue share most of theirs, and none is long."""
-    return _short(name.encode("utf-8", "surrogateescape"), f"the name of header {name[:40]!r}")
+    """A header's name as a short string."""
+    return _short(name, f"the name of header {name[:40]!r}")
 
 
 def _field(header: Header) -> bytes:
