@@ -82,8 +82,7 @@ class Rest:
         except urllib.error.HTTPError as error:
             words = f"{subject}: HTTP {error.code} {_reason(error)}"
             if 300 <= error.code < 400:
-                host = urlsplit(str(error.headers.get("Location") or "")).hostname
-                words += f": sent on to {host or 'nowhere'}, and not followed with what proves who we are"
+                words += f": sent on to {_host_of(error)}, and not followed with what proves who we are"
             if error.code in (401, 403):
                 raise PermissionRefused(words) from None
             if error.code == 404:
@@ -104,6 +103,13 @@ def _reason(error: urllib.error.HTTPError) -> str:
         return str(told["reason"]).strip().partition("\n")[0][:300]  # it may hold a stack trace of the server
     except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
         return str(error.reason)
+
+
+def _host_of(redirect: urllib.error.HTTPError) -> str:
+    try:
+        return urlsplit(str(redirect.headers.get("Location") or "")).hostname or "nowhere"
+    except ValueError:
+        return "nowhere"
 
 
 def _is_loopback(url: str) -> bool:

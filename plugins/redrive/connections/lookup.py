@@ -181,12 +181,12 @@ def _from_uri(conn_id: str, uri: str) -> Connection:
     schemes = uri.count("://")
     if schemes > 2:
         raise ValueError("more than two :// in the URI")
-    scheme = urlsplit(uri).scheme
+    scheme = _split(uri).scheme
     # A second scheme belongs to the host: http://https://example.org is conn_type http, host https://example.org.
     rest = uri.replace(f"{scheme}://", "" if schemes == 2 else "//")
     if schemes == 2 and any(mark in rest.split("://", 1)[0] for mark in "@:"):
         raise ValueError("the host's protocol holds @ or :")
-    parts = urlsplit(rest)
+    parts = _split(rest)
     host: str | None = _host(parts)
     if host and schemes == 2:
         host = f"{parts.scheme}://{host}"
@@ -208,6 +208,14 @@ def _from_uri(conn_id: str, uri: str) -> Connection:
         unquote(parts.path[1:]),
         _extra(extra),
     )
+
+
+def _split(uri: str) -> SplitResult:
+    """The URI's parts. Raises ValueError in words of our own: Python's quote the password."""
+    try:
+        return urlsplit(uri)
+    except ValueError:
+        raise ValueError("it is no URI; what is odd in a user, a password or a host is written as %XX") from None
 
 
 def _host(parts: SplitResult) -> str:
