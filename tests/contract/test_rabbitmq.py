@@ -1319,7 +1319,10 @@ def test_a_queue_that_drops_what_it_confirmed_is_warned_about(rabbit: RabbitMQ, 
     [loss] = rabbit.describe(queue).losses
     assert "at most 2 messages (max-length)" in loss
     assert rabbit.describe(queue).warnings == (loss,), "of dead letters as well"
-    assert rabbit.describe(create(x_max_length=2, x_overflow="reject-publish")).losses == ()
+    telling = create(x_max_length=2, x_overflow="reject-publish")
+    assert rabbit.describe(telling).losses == ()
+    in_order = [rabbit.capabilities_for(one).in_order for one in (queue, telling)]
+    assert in_order == [False, True], "what left the first one was not given to anybody"
     assert rabbit.describe(create(x_max_length=2, x_dead_letter_exchange="")).losses == (), "they are somewhere else"
     told = {"name": "q", "arguments": {"x-max-length": 7}, "effective_policy_definition": {"max-length": 3}}
     assert _facts(told).most == "3 messages (max-length)"

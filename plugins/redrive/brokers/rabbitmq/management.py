@@ -77,7 +77,9 @@ class Management:
 
     def keeps_order(self, facts: QueueFacts) -> bool:
         """Whether a queue gives what came first first. With priorities it doesn't; quorum queues have them from
-        RabbitMQ 4.0 on."""
+        RabbitMQ 4.0 on. Where the oldest goes for what is too much, it may leave without being given to anybody."""
+        if facts.most:
+            return False
         if facts.type == "quorum":
             version = str(self._get("overview?columns=rabbitmq_version", facts.name).get("rabbitmq_version", ""))
             return version.startswith("3.")
