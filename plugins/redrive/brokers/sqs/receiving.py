@@ -24,8 +24,8 @@ class Receiver:
         self._calls = calls
         self._sleep = sleep
         self._monotonic = monotonic
-        # A long poll that outlasts the wait for its answer would look like a lost one.
         self._origins: dict[str, str | None] = {}  # by ARN, of queues of which it had to be asked whose they are
+        # A long poll that outlasts the wait for its answer would look like a lost one.
         self._max_wait = min(MAX_WAIT.total_seconds(), max(calls.read_timeout - 5, 0))
 
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
