@@ -7,6 +7,7 @@ import base64
 import getpass
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -75,15 +76,37 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def json_line(value: Any, *, plain: bool = False) -> str:
-    """``value`` as a line of JSON: what a database counts as a number, bytes as Base64, times as text. With ``plain``
-    letters of all languages as they are, where standard output can take them."""
-    if plain:
-        text = json.dumps(value, ensure_ascii=False, default=_as_json)
-        with suppress(UnicodeEncodeError):
-            text.encode(sys.stdout.encoding or "utf-8")
-            return text
-    return json.dumps(value, default=_as_json)
+def json_line(value: Any) -> str:
+    """``value`` as a line of JSON: what a database counts as a number, bytes as Base64, times as text with their zone,
+    whichever database has them."""
+    return json.dumps(_zoned(value), default=_as_json)
+
+
+def plain_json_line(value: Any) -> str:
+    """What somebody gave us as a line of JSON, letters of all languages as they are where standard output can take
+    them."""
+    text = json.dumps(value, ensure_ascii=False)
+    with suppress(UnicodeEncodeError):
+        text.encode(sys.stdout.encoding or "utf-8")
+        return text
+    return json.dumps(value)
+
+
+#: What times are called, besides ``…_at`` and ``…_until``; and how SQLite has them.
+_TIMES = frozenset({"at", "drained_to", "oldest", "oldest_send", "until", "when"})
+_STORED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?")
+
+
+def _zoned(value: Any, name: str = "") -> Any:
+    """``value`` with the zone, UTC, at each time that has none because SQLite keeps it as text."""
+    from redrive.ledger.engine import parse_instant  # noqa: PLC0415
+
+    if isinstance(value, dict):
+        return {key: _zoned(one, str(key)) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_zoned(one) for one in value]
+    is_time = name.endswith(("_at", "_until")) or name in _TIMES
+    return str(parse_instant(value)) if is_time and isinstance(value, str) and _STORED.fullmatch(value) else value
 
 
 def _as_json(value: object) -> object:

@@ -14,6 +14,7 @@ from redrive.cli.context import (
     learned_model_here,
     masked,
     open_ledger,
+    plain_json_line,
     read_settings,
 )
 from redrive.cli.held_run import progress_shown
@@ -165,14 +166,14 @@ def explain(
     model = learned_model_here()
     if compare is not None:
         found = compared(*compare, known_groups=known_groups_here(), model=model)
-        typer.echo(json_line(found, plain=True))
+        typer.echo(plain_json_line(found))
         one = "one group" if found["same"] else "two groups"
         typer.echo("\n".join([f"{one}:", *(f"- {reason}" for reason in found["because"])]), err=True)
         return
     causes: dict[str, None] = {}
     problems: list[str] = []
     for line in explained(_json_lines(sys.stdin, problems), known_groups=known_groups_here(), model=model):
-        sys.stdout.write(json_line(line, plain=True) + "\n")
+        sys.stdout.write(plain_json_line(line) + "\n")
         causes[line["cause"]] = None
     sys.stdout.flush()
     for cause in causes:  # for people; programs read the other stream
