@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from rich.console import Console
 from tests import blank, command
 from tests.servers import free_port
-from tests.workshop import KEY_ERROR, THROTTLED, Workshop
+from tests.workshop import KEY_ERROR, THROTTLED, Workshop, micros
 
 from redrive import __version__
 from redrive.cli import held_run, output, runs
@@ -408,6 +409,34 @@ def test_json_has_numbers_as_numbers_and_bytes_as_base64() -> None:
     assert json.loads(told) == {"n": 3, "share": 0.5, "body": "/wA=", "at": "2026-01-01 00:00:00+00:00"}
 
 
+def test_json_has_no_time_without_its_zone(folder: Path, ledger: Ledger) -> None:
+    """SQLite keeps times as text, and whoever reads them without their zone takes them for local ones."""
+    workshop = Workshop(folder)
+    workshop.time.now = micros(datetime.now(UTC).replace(microsecond=0))
+    workshop.die(*(f"m{number}" for number in range(5)))
+    workshop.die("bug", "2026-01-01 00:00:00", error=KEY_ERROR)
+    workshop.die("again", error=THROTTLED)
+    workshop.cycle()
+    workshop.begin()  # which holds the route
+    leases.pause(ledger, "orders", by="ana", reason="2026-01-01 00:00:00", now=workshop.now())
+    redrive(folder, "groups", "merge", "1", "2", "--note", "one")
+    asked = [row[0] for row in workshop.rows("select message_id from escalated_messages order by message_id")]
+    for words, some in (
+        (["status"], ["paused_at", "until", "observed_at", "drained_to", "oldest_send", "started_at"]),
+        (["review", "list"], ["oldest", "last_seen_at"]),
+        (["review", "show", str(asked[1])], ["escalated_at"]),
+        (["trace", str(asked[1])], ["at", "received_at"]),
+        (["groups", "list"], ["created_at"]),
+        (["run", "orders", "--dry-run"], ["when", "until"]),
+    ):
+        told = redrive(folder, *words, "--json")
+        assert told.returncode == 0, told.stderr
+        for name in some:
+            assert re.search(rf'"{name}": "\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?\+00:00"', told.stdout), name
+        without = re.findall(r'"(\w+)": "\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?"', told.stdout)
+        assert set(without) <= {"payload", "pause_reason"}, "what people and messages say is no time of ours"
+
+
 def test_a_key_of_many_messages_says_that_there_are_more(folder: Path, ledger: Ledger) -> None:
     workshop = Workshop(folder)
     workshop.die(*(f"m{number}" for number in range(25)))
@@ -439,6 +468,33 @@ def test_a_busy_route_does_not_keep_the_review_from_the_others(folder: Path, led
     assert "somebody" in told["orders"]["busy"]
     assert told["payments"]["released"] == 0
     assert redrive(folder, "review", "apply", "--route", "orders").returncode == 3
+
+
+def test_the_review_says_which_decisions_wait_for_something_else(folder: Path, ledger: Ledger) -> None:
+    workshop = Workshop(folder)
+    workshop.die("a", "b", "c", error=KEY_ERROR)
+    workshop.cycle()
+    path = folder / "redrive.yaml"
+    text = path.read_text()
+    path.write_text(f"{text}    approvals: 2\n")
+    done = redrive(folder, "review", "redeliver", "--group", "1", "--by", "ana")
+    assert "3 messages: redeliver; once a second person has approved it (approved_by), `redrive review" in done.stdout
+    done = redrive(folder, "review", "apply")
+    assert (done.returncode, "3 decisions on route orders wait for a second person" in done.stderr) == (0, True)
+    assert json.loads(redrive(folder, "review", "apply", "--json").stdout)["orders"]["not_approved"] == 3
+    workshop.change("update escalated_messages set approved_by = 'ben' where message_id & 1 = 1")
+    path.write_text(text.replace("  orders:", "  payments:"))
+    done = redrive(folder, "review", "apply")
+    assert (done.returncode, "3 decisions wait: route orders is not in the configuration" in done.stderr) == (0, True)
+    told = json.loads(redrive(folder, "review", "apply", "--json").stdout)
+    assert (told["orders"], "not_configured" in told["payments"]) == ({"not_configured": 3}, False)
+    path.write_text(f"{text}    approvals: 2\n")
+    done = redrive(folder, "review", "apply")
+    assert "released 1" in done.stdout
+    assert "2 decisions on route orders wait for a second person" in done.stderr
+    workshop.change("update escalated_messages set approved_by = 'ben' where approved_by is null")
+    done = redrive(folder, "review", "apply")
+    assert ("released 2" in done.stdout, done.stderr) == (True, "")
 
 
 def test_a_route_that_a_dead_process_holds_is_told_so_and_waited_for(

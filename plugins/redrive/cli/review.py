@@ -129,7 +129,11 @@ def _decide(
                 note=note,
                 correction=correction,
             )
-            typer.echo(f"{count} messages: {decision}; `redrive review apply` or the DAG redrive_review carries it out")
+            alone = any(one in settings.routes and settings.routes[one].approvals > 1 for one in found.routes)
+            first = "once a second person has approved it (approved_by), " if alone else ""
+            typer.echo(
+                f"{count} messages: {decision}; {first}`redrive review apply` or the DAG redrive_review carries it out"
+            )
             if count < found.questions:
                 typer.echo(
                     f"redrive: {found.questions - count} of them changed meanwhile and were left alone", err=True
@@ -202,8 +206,10 @@ def _text_of(body: Path) -> str:
 def review_apply(route: OfRoute = None, as_json: AsJson = False) -> None:
     """Carry out what was decided: releases wait for the next delivery, discards are final.
 
-    A route that a run holds is left for the next time (exit code 3), the others are done.
+    A route that a run holds is left for the next time (exit code 3), the others are done. What waits for something
+    else, a second person or a route that is not configured, is told.
     """
+    from redrive.ledger.review import applying  # noqa: PLC0415
     from redrive.stages import pipeline  # noqa: PLC0415
 
     settings = read_settings()
@@ -219,6 +225,17 @@ def review_apply(route: OfRoute = None, as_json: AsJson = False) -> None:
             continue
         if not as_json:
             print_counts(f"review {name}", done[name])
+    with open_ledger(settings) as ledger, ledger.read() as connection:
+        of_two = [name for name in done if settings.routes[name].approvals > 1]
+        alone = {name: applying.left(connection, name).not_approved for name in of_two}
+        behind = {} if route else applying.left_behind(connection, settings.routes)
+    for name, count in alone.items():
+        done[name]["not_approved"] = count
+        if count:
+            typer.echo(f"redrive: {count:,} decisions on route {name} wait for a second person (approved_by)", err=True)
+    for name, count in behind.items():
+        done[name] = {"not_configured": count}
+        typer.echo(printable(f"redrive: {applying.says_left_behind(name, count)}"), err=True)
     if as_json:
         typer.echo(json_line(done))
     if any("busy" in counts for counts in done.values()):

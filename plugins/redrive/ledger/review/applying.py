@@ -4,7 +4,7 @@
 broker has it; ``discard`` is applied at once. What can't be done is refused with the reason in the row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -43,19 +43,25 @@ class Decided(NamedTuple):
     size_bytes: int = 0
 
 
+_WAITING = (
+    " from escalated_messages reviews"
+    " left join messages on messages.message_id = reviews.message_id"
+    " where status = 'decided' and decision is not null and applied_at is null"
+    # a released message that waits for delivery was applied as far as it can be
+    f" and (messages.state is null or messages.{ASKED})"
+)
+_APPROVED = "lower(trim(approved_by)) not in ('', lower(trim(decided_by)))"
+
+
 def decided(
     connection: Connection, route: str | None, *, approvals: int, after: int, limit: int, max_bytes: int = LARGEST_ID
 ) -> list[Decided]:
     """Decisions that wait to be applied, oldest first; those that lack the second person are left out. At most
     ``limit``, and of edits so many that their originals have ``max_bytes`` (at least one)."""
     which = (
-        " from escalated_messages reviews"
-        " left join messages on messages.message_id = reviews.message_id"
-        " where status = 'decided' and decision is not null and applied_at is null and escalation_id > :after"
-        # a released message that waits for delivery was applied as far as it can be
-        f" and (messages.state is null or messages.{ASKED})"
+        f"{_WAITING} and escalation_id > :after"
         + (" and reviews.route = :route" if route else "")
-        + (" and lower(trim(approved_by)) not in ('', lower(trim(decided_by)))" if approvals > 1 else "")
+        + (f" and {_APPROVED}" if approvals > 1 else "")
     )
     values = {"after": after, "limit": limit} | ({"route": route} if route else {})
     sizes = connection.execute(
@@ -79,6 +85,37 @@ def decided(
         {**values, "until": page[-1].escalation_id},
     )
     return [Decided(*row) for row in rows]
+
+
+class Left(NamedTuple):
+    """What of a route's decisions waits to be applied."""
+
+    decisions: int
+    not_approved: int  # of them, those of one person alone
+
+
+def left(connection: Connection, route: str) -> Left:
+    """The decisions of a route that wait to be applied."""
+    row = connection.execute(
+        sql(
+            f"select count(*) as n, coalesce(sum(case when {_APPROVED} then 0 else 1 end), 0) as not_approved{_WAITING}"
+            " and reviews.route = :route"
+        ),
+        {"route": route},
+    ).one()
+    return Left(int(row.n), int(row.not_approved))
+
+
+def left_behind(connection: Connection, configured: Collection[str]) -> dict[str, int]:
+    """How many decisions wait that nobody applies, by the route that is not ``configured``."""
+    names = connection.execute(sql("select route from route_state order by route")).scalars()
+    found = {name: left(connection, name).decisions for name in names if name not in configured}
+    return {name: count for name, count in found.items() if count}
+
+
+def says_left_behind(route: str, count: int) -> str:
+    """The same as a sentence."""
+    return f"{count:,} decisions wait: route {route} is not in the configuration, or wrong there"
 
 
 def apply(
