@@ -188,8 +188,8 @@ _PROFILES: dict[Cause, Profile] = {
     Cause.APPLICATION_BUG: Profile(
         "The consumer's own code failed: a null reference, a KeyError, an assertion.",
         Verdict.ESCALATE,
-        "Turn the sample of this group into a test, fix it, then release the group: it goes out as a canary "
-        "first. Contract tests catch most of these before they are deployed.",
+        "Turn the sample of this group into a test, fix it, then decide redeliver for the group: it goes out as a "
+        "canary first. Contract tests catch most of these before they are deployed.",
     ),
 }
 
