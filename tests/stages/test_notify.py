@@ -311,6 +311,54 @@ def test_many_that_come_together_are_one_message(told: Workshop, inbox: Inbox) -
     assert "failure group 3 (application_bug)" in one["text"]
 
 
+def test_who_knows_repeats_by_their_id_misses_nothing_that_came_since(told_on_both: Workshop, inbox: Inbox) -> None:
+    """The answer to the first one is lost: it was taken, and is told again together with what began since."""
+    seen: dict[str, set[str]] = {}
+
+    def looked(groups: range) -> None:
+        found = {str(n): {"group_id": n, "cause": "application_bug", "messages": n, "suggested_decision": "redeliver"}
+                 for n in groups}  # fmt: skip
+        teller = notify.RouteNotifications(told_on_both.settings, told_on_both.ledger, "orders", told_on_both.now())
+        notifications.reconcile(
+            told_on_both.ledger, "orders", "new_group", found, targets=["connection ops/alerts"],
+            now=told_on_both.now(),
+        )  # fmt: skip
+        teller.send()
+        for one in inbox.got:
+            assert one["id"] == one["headers"]["Idempotency-Key"]
+            seen.setdefault(one["id"], {each["subject"] for each in one["events"]})
+
+    for begun in (2, 6, 9):
+        inbox.status = 503
+        looked(range(1, begun))
+        told_on_both.advance(hours=2)
+    looked(range(1, 9))
+    inbox.status = 200
+    told_on_both.advance(hours=2)
+    looked(range(1, 9))
+    assert set().union(*seen.values()) == {str(n) for n in range(1, 9)}
+    assert len(inbox.got) - len(seen) == 2, "what is told again as it was has the id that it had"
+
+
+def test_what_was_over_before_anybody_could_be_told_is_told_so(told_on_both: Workshop, inbox: Inbox) -> None:
+    inbox.status = 503
+    leases.pause(told_on_both.ledger, "orders", by="ana", reason="deploy", now=told_on_both.now())
+    notify.paused(told_on_both.settings, "orders", told_on_both.now())
+    assert "resolved_at" not in inbox.got[0]["events"][0]
+    told_on_both.advance(minutes=1)
+    over = told_on_both.now()
+    leases.resume(told_on_both.ledger, "orders", by="ana", now=over)
+    notify.paused(told_on_both.settings, "orders", over)
+    inbox.status = 200
+    told_on_both.advance(minutes=5)
+    told_on_both.cycle()
+    assert inbox.events() == ["route_paused"] * 2
+    assert inbox.got[1]["title"] == "orders: paused by ana (over)"
+    assert inbox.got[1]["text"].startswith(f"It was over at {over.isoformat(timespec='seconds')}, before you could")
+    assert inbox.got[1]["events"][0]["resolved_at"] == over.isoformat(timespec="seconds")
+    assert inbox.got[0]["id"] == inbox.got[1]["id"]
+
+
 def test_two_processes_that_look_at_once_tell_once(told_on_both: Workshop, inbox: Inbox) -> None:
     leases.pause(told_on_both.ledger, "orders", by="ana", reason="x", now=told_on_both.now())
     start = threading.Barrier(4)

@@ -1,6 +1,7 @@
 """The ways to people: what goes over the wire to Slack and by mail, and what is refused."""
 
 import json
+import re
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -61,6 +62,9 @@ def mail() -> Iterator[Wire]:
             self.wfile.write(b"220 here\r\n")
             while line := self.rfile.readline().decode():
                 got.append(line.rstrip())
+                if refusal := re.search("<later|<never", line):
+                    self.wfile.write(b"450 greylisted\r\n" if refusal[0] == "<later" else b"550 nobody\r\n")
+                    continue
                 if line.upper().startswith("DATA"):
                     self.wfile.write(b"354 go on\r\n")
                     while (data := self.rfile.readline().decode()) != ".\r\n":
@@ -115,6 +119,21 @@ def test_mail_has_a_subject_receivers_and_an_id_that_stays(mail: Wire, monkeypat
     ]
     with pytest.raises(NotificationFailed, match="mail needs from_email in its extra, and `to` in notify"):
         channels.send(PAUSED, to(connection="post"))
+
+
+def test_mail_that_only_some_got_is_tried_again_where_that_may_help(
+    mail: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    extra = {"from_email": "redrive@example.org", "disable_ssl": True, "disable_tls": True}
+    connection = {"conn_type": "smtp", "host": "127.0.0.1", "port": mail.port, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_POST", json.dumps(connection))
+    with pytest.raises(NotificationFailed, match="connection post: it refused 1 of 2 receivers"):
+        channels.send(PAUSED, to(connection="post", to=["ana@example.org", "later@example.org"]))
+    channels.send(PAUSED, to(connection="post", to=["ana@example.org", "never@example.org"]))
+    assert "it refused 1 of 2 receivers: never@example.org" in caplog.text
+    assert mail.got.count("Subject: orders: paused by ana") == 2
+    with pytest.raises(NotificationFailed, match="SMTPRecipientsRefused"):
+        channels.send(PAUSED, to(connection="post", to=["never@example.org"]))
 
 
 def test_a_connection_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

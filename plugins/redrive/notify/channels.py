@@ -5,10 +5,12 @@ Words are made of names and numbers. No text of a message gets into one: no payl
 
 import importlib
 import json
+import logging
 import smtplib
 import ssl
 import sys
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from redrive.connections import http, lookup
 from redrive.connections.lookup import Connection, address
 from redrive.errors import NotificationFailed, RedriveError, SettingsError
 from redrive.settings import Notify
+
+log = logging.getLogger(__name__)
 
 #: Types of connections through which people can be told.
 KINDS = ("http", "https", "slackwebhook", "smtp")
@@ -43,6 +47,7 @@ class Event(NamedTuple):
     raised_at: str  # ISO 8601, UTC
     facts: Mapping[str, Any]
     link: str = ""  # where to look at it; "" where the page's address is not known
+    over_at: str = ""  # when it was over, where people could not be told before
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +58,18 @@ class Notification:
     title: str
     text: str
 
+    @property
+    def id(self) -> str:
+        """What a repeat is known by: the same for the same events and for no others, because whoever gets it takes what
+        has a known id for a repeat, with all that is in it."""
+        first, *others = (one.id for one in self.events)
+        return f"{first}-{zlib.crc32(','.join(others).encode()):08x}" if others else first
+
     def to_json(self) -> dict[str, Any]:
         """The body of a webhook, and ``redrive`` in the templates of Airflow notifiers."""
         first = self.events[0]
         return {
-            "id": first.id,
+            "id": self.id,
             "event": first.event,
             "route": first.route,
             "title": self.title,
@@ -65,6 +77,7 @@ class Notification:
             "events": [
                 {"id": one.id, "subject": one.subject, "raised_at": one.raised_at, "facts": dict(one.facts)}
                 | ({"link": one.link} if one.link else {})
+                | ({"resolved_at": one.over_at} if one.over_at else {})
                 for one in self.events
             ],
         }
@@ -72,7 +85,7 @@ class Notification:
 
 def notification(events: Sequence[Event]) -> Notification:
     """The words for events of one kind and route."""
-    said = [_words(one) for one in events]
+    said = [_told_late(one, *_words(one)) for one in events]
     title, text = said[0]
     if len(said) > 1:
         title = f"{events[0].route}: {len(said)} times {events[0].event.replace('_', ' ')}"
@@ -83,6 +96,13 @@ def notification(events: Sequence[Event]) -> Notification:
     elif events[0].link:
         text = f"{text}\n{events[0].link}"
     return Notification(tuple(events), " ".join(title.split())[:200], text[:_MAX_TEXT])
+
+
+def _told_late(one: Event, title: str, text: str) -> tuple[str, str]:
+    """The words, where it was over before people could be told."""
+    if not one.over_at:
+        return title, text
+    return f"{title} (over)", f"It was over at {one.over_at}, before you could be told. It was: {text}"
 
 
 def _words(one: Event) -> tuple[str, str]:
@@ -167,7 +187,7 @@ def send(notification: Notification, target: Notify) -> None:
 def _to_webhook(notification: Notification, connection: Connection, path: str | None) -> None:
     base = http.base_url(connection, "a webhook")
     where = f"{base.path.rstrip('/')}/{(path or '').lstrip('/')}" if path else base.path or "/"
-    headers = http.headers(connection) | {"Idempotency-Key": notification.events[0].id}
+    headers = http.headers(connection) | {"Idempotency-Key": notification.id}
     trust = http.trust(connection) if base.scheme == "https" else None
     _post(connection, base.hostname or "", base.port, trust, where, headers, notification.to_json())
 
@@ -213,7 +233,7 @@ def _by_mail(notification: Notification, connection: Connection, to: Sequence[st
         raise SettingsError(f"connection {connection.conn_id}: mail needs from_email in its extra, and `to` in notify")
     mail = EmailMessage()
     mail["Subject"], mail["From"], mail["To"] = notification.title, sender, ", ".join(receivers)
-    mail["Message-ID"] = f"<{notification.events[0].id}@redrive.invalid>"
+    mail["Message-ID"] = f"<{notification.id}@redrive.invalid>"
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(f"{notification.text}\n\nEvents: {', '.join(one.id for one in notification.events)}\n")
     # As Airflow's hook has it: TLS from the start unless disable_ssl, and else STARTTLS unless disable_tls.
@@ -229,7 +249,13 @@ def _by_mail(notification: Notification, connection: Connection, to: Sequence[st
             link.starttls(context=trust)
         if connection.login and connection.password:
             link.login(connection.login, connection.password)
-        link.send_message(mail)
+        refused = link.send_message(mail)
+    if refused:
+        # The others have it: they get it once more only where that may help (of those codes, 4xx).
+        said = f"connection {connection.conn_id}: it refused {len(refused)} of {len(receivers)} receivers"
+        if any(code < 500 for code, _ in refused.values()):
+            raise NotificationFailed(said)
+        log.warning("%s: %s", said, ", ".join(sorted(refused)))
 
 
 def _through_airflow(notification: Notification, target: Notify) -> None:

@@ -183,7 +183,8 @@ def _event(settings: Settings, name: str, one: Pending) -> Event:
     if settings.page is not None:
         place = f"groups/{name}/{one.facts['group_id']}" if one.event == "new_group" else f"routes/{name}"
         link = f"{settings.page}/plugin/redrive/redrive/{place}"
-    return Event(one.event_id, one.event, name, one.subject, one.raised_at.isoformat(), facts, link)
+    over_at = one.resolved_at.isoformat(timespec="seconds") if one.resolved_at else ""
+    return Event(one.event_id, one.event, name, one.subject, one.raised_at.isoformat(), facts, link, over_at)
 
 
 def _together(waiting: Iterable[Pending]) -> Iterator[list[Pending]]:

@@ -37,6 +37,7 @@ class Pending(NamedTuple):
     raised_at: datetime
     target: str
     tries: int
+    resolved_at: datetime | None = None
 
 
 def reconcile(
@@ -244,7 +245,8 @@ def due(connection: Connection, route: str, now: datetime, limit: int = 500) -> 
     """What is to be told now, oldest first."""
     rows = connection.execute(
         sql(
-            "select n.notification_id, event, subject, facts, raised_at, target, tries from notification_sends s"
+            "select n.notification_id, event, subject, facts, raised_at, target, tries, resolved_at"
+            " from notification_sends s"
             " inner join notifications n on n.notification_id = s.notification_id"
             " where n.route = :route and next_try_at <= :now order by n.notification_id, target limit :limit"
         ),
@@ -263,6 +265,7 @@ def due(connection: Connection, route: str, now: datetime, limit: int = 500) -> 
             parse_instant(row.raised_at) or now,
             row.target,
             row.tries,
+            parse_instant(row.resolved_at),
         )
         for row in rows
     ]
