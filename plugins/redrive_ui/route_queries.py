@@ -32,6 +32,18 @@ def states(connection: Connection, readable: Collection[str]) -> dict[str, dict[
     return balance.states_of(connection, readable)
 
 
+def staged(connection: Connection, readable: Collection[str]) -> dict[str, int]:
+    """Copies per route that were drained and wait to be classified: no message counts them yet."""
+    where, values = routes_in(readable)
+    rows = rows_of(
+        connection,
+        "select route, sum(copies) as n from staging_batches where loaded_at is null and state in ('recorded',"
+        f" 'settled') and {where} group by route",
+        **values,
+    )
+    return {row["route"]: int(row["n"]) for row in rows if row["n"]}
+
+
 def holders(connection: Connection, readable: Collection[str]) -> dict[str, Row]:
     """Each route's lease and pause, and the Airflow run that holds it."""
     where, values = routes_in(readable, "route_state.route")
@@ -80,6 +92,18 @@ def gates(connection: Connection, readable: Collection[str]) -> dict[str, dict[s
     ):
         found.setdefault(row["route"], {})[row["stage"]] = row["n"]
     return found
+
+
+def stopped_destinations(connection: Connection, readable: Collection[str]) -> dict[str, int]:
+    """To how many destinations of each route nothing goes, or only a few, because messages kept coming back."""
+    where, values = routes_in(readable)
+    rows = rows_of(
+        connection,
+        f"select route, count(*) as n from breakers where {where} and destination is not null and stage <> 'open'"
+        " group by route",
+        **values,
+    )
+    return {row["route"]: row["n"] for row in rows}
 
 
 def undecided(connection: Connection, readable: Collection[str]) -> dict[str, int]:

@@ -36,7 +36,7 @@ class TestOverview:
         waiting = site.value("select count(*) from escalated_messages where route = 'orders'")
         assert f"{waiting:,} wait for a person" in page
         assert "True oldest age 1 d 1 h by ledger" in page
-        assert "In the dead-letter queues 412" in page
+        assert "In the queues that it drains 412" in page
         assert "tripped 1" in page
 
     def test_says_that_a_route_is_paused_by_whom_and_why(self, site: Site) -> None:
@@ -191,6 +191,69 @@ class TestSize:
         )
         plan = " ".join(str(row) for row in site.rows(f"explain query plan {counted}"))
         assert "USING COVERING INDEX" in plan
+
+
+@pytest.fixture
+def both(make_site: Callable[..., Site], ledger_url: str) -> Site:
+    """The page over a few days, on SQLite and on PostgreSQL."""
+    site = make_site(ledger_url)
+    seeding.seed(site.ledger, per_day=5)
+    return site
+
+
+def test_the_page_says_of_a_route_what_status_says_of_it(both: Site) -> None:
+    """Nothing stands still in silence: what is staged, a run that died, a destination that is stopped, a depth that
+    nobody tells."""
+    before = text_of(both.page("/"))
+    assert not any(said in before for said in ("staged, not yet", "destination stopped", "at least", "running"))
+    later = seeding.NOW + seeding.HOUR
+    for number, state, copies in ((7001, "recorded", 3), (7002, "settled", 40), (7003, "abandoned", 7)):
+        both.change(
+            "insert into staging_batches (batch_id, route, source, kind, shard, run_id, fence, state, uri, copies,"
+            " opened_at) values (:id, 'orders', 'orders-dlq', 'dead_letter', 0, 'r', 1, :state, :uri, :copies, :now)",
+            id=number, state=state, uri=f"{number}.parquet", copies=copies, now=seeding.NOW,
+        )  # fmt: skip
+    both.change(
+        "insert into breakers (route, destination, stage, stage_at, began_at, cool_down_until, reason, stage_slice,"
+        " began_slice) values ('orders', 'orders', 'tripped', :now, :now, :later_at, '3 groups came back', 0, 0)",
+        now=seeding.NOW,
+        later_at=later,
+    )
+    both.change(
+        "update route_state set run_id = 'r-1', holder = 'ana@box', lease_until = :later_at, paused_at = :now,"
+        " paused_by = 'ana', pause_reason = 'deploy' where route = 'orders'",
+        later_at=later,
+        now=seeding.NOW,
+    )
+    both.change("update queue_observations set visible = null where role = 'source' and route = 'orders'")
+    page = text_of(both.page("/"))
+    assert "and 43 staged, not yet classified" in page
+    assert "destination stopped" in page
+    assert "running" in page
+    assert "In the queues that it drains not told" in page
+    page = text_of(both.page("/routes/orders"))
+    assert "staged, not yet classified 43" in page
+    assert "A run holds this route: ana@box" in page
+    waiting = both.value("select count(*) from messages where state = 'waiting' and destination = 'orders'")
+    assert f"orders tripped {waiting} 0 / 0 in 1 h 3 groups came back" in page
+    for action, told in (("redeliver", True), ("discard", False)):
+        page = text_of(both.page(f"/decide?route=orders&action={action}"))
+        assert (
+            "orders is paused, so nothing of it is sent until redrive resume orders (paused by ana: deploy)" in page
+        ) is told
+    both.change("update route_state set lease_until = :before_at", before_at=seeding.NOW - seeding.HOUR)
+    both.change(
+        "insert into queue_observations (route, run_id, queue, role, observed_at, visible, oldest_age_method,"
+        " oldest_visible_age_method) values ('orders', 'r', 'orders-more', 'source', :now, 5, 'unknown', 'unknown')",
+        now=seeding.NOW,
+    )
+    page = text_of(both.page("/"))
+    assert "running" not in page
+    assert "In the queues that it drains at least 5" in page
+    assert "A run held this route and is gone: ana@box" in text_of(both.page("/routes/orders"))
+    both.settings.routes.pop("orders")
+    page = text_of(both.page("/decide?route=orders&action=discard"))
+    assert "orders is not in the configuration, so nobody carries this out" in page
 
 
 @pytest.mark.server

@@ -5,7 +5,15 @@ from fastapi.responses import HTMLResponse, Response
 
 from redrive.restored_values import lock
 from redrive.stages.review import bounds_of
-from redrive_ui import bulk_decisions, decision_api, failure_queries, filters, message_queries, result_queries
+from redrive_ui import (
+    bulk_decisions,
+    decision_api,
+    failure_queries,
+    filters,
+    message_queries,
+    result_queries,
+    route_queries,
+)
 from redrive_ui.filters import BadFilter
 from redrive_ui.pages.parameters import Chosen, Requested, Word
 
@@ -21,6 +29,7 @@ def decide_page(ctx: Requested, chosen: Chosen, action: Word = "") -> Response:
         chosen = ctx.resolve(connection, chosen)
         found = bulk_decisions.preview(connection, action, chosen, ctx.readable, ctx.person.name)
         examples = message_queries.page(connection, chosen, ctx.readable, size=3)[:3] if found.count else []
+        holders = route_queries.holders(connection, found.routes)
     decision_api.require_decidable(ctx, found.routes)
     if action == "edit" and found.count > 1:
         raise BadFilter("edit: one message at a time")
@@ -42,6 +51,7 @@ def decide_page(ctx: Requested, chosen: Chosen, action: Word = "") -> Response:
         original=original,
         fields=fields,
         binary=binary,
+        paused=[holder for _, holder in sorted(holders.items()) if holder["paused_at"]],
         seen_at=ctx.now.isoformat(),
     )
 

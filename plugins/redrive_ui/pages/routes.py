@@ -1,12 +1,14 @@
 """Where the routes stand: all of them at a glance, and one with its queues, gates, runs and charts."""
 
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.engine import Connection
 
+from redrive.ledger.delivery import breakers
 from redrive.ledger.review import visits
 from redrive_ui import audit_trail, charts, recent, route_charts, route_queries
 from redrive_ui.pages.parameters import Requested
@@ -39,6 +41,8 @@ def _overview(connection: Connection, ctx: RequestContext) -> dict[str, Any]:
     holders = route_queries.holders(connection, ctx.readable)
     queues = route_queries.queues(connection, ctx.readable)
     gates = route_queries.gates(connection, ctx.readable)
+    stopped = route_queries.stopped_destinations(connection, ctx.readable)
+    staged = route_queries.staged(connection, ctx.readable)
     undecided = route_queries.undecided(connection, ctx.readable)
     alarms = route_queries.alarms(connection, ctx.readable)
     flows = route_queries.flows(connection, ctx.readable, ctx.now - timedelta(days=7))
@@ -47,6 +51,7 @@ def _overview(connection: Connection, ctx: RequestContext) -> dict[str, Any]:
     for name in sorted(ctx.readable):
         mine = states.get(name, {})
         sources = [one for one in queues.get(name, []) if one["role"] == "source"]
+        depths = [one["visible"] for one in sources if one["visible"] is not None]
         old = [one for one in queues.get(name, []) if one["oldest_age_seconds"] is not None]
         flow = route_charts.flow_of(flows.get(name, []))
         cards.append(
@@ -56,13 +61,17 @@ def _overview(connection: Connection, ctx: RequestContext) -> dict[str, Any]:
                 "undecided": undecided.get(name, 0),
                 "under_way": sum(mine.get(state, 0) for state in _RUNNING),
                 "done": sum(mine.get(state, 0) for state in _DONE),
+                "staged": staged.get(name, 0),
                 "holder": holders.get(name),
+                "running": _is_held(holders.get(name), ctx.now),
                 "run": route_queries.dag_run({**holders[name], "route": name}) if name in holders else None,
                 "paused": bool(holders.get(name, {}).get("paused_at")),
-                "depth": sum(one["visible"] or 0 for one in sources) if sources else None,
+                "depth": sum(depths) if depths else None,
+                "untold": len(sources) - len(depths),
                 "observed_at": max((one["observed_at"] for one in sources), default=None),
                 "oldest": max(old, key=lambda one: one["oldest_age_seconds"], default=None),
                 "gates": gates.get(name, {}),
+                "stopped": stopped.get(name, 0),
                 "alarms": sorted(alarms.get(name, {})),
                 "flow": flow,
             }
@@ -80,12 +89,18 @@ def _overview(connection: Connection, ctx: RequestContext) -> dict[str, Any]:
     }
 
 
+def _is_held(holder: Mapping[str, Any] | None, now: datetime) -> bool:
+    """Whether a run holds the route that is there; one that died held it until its lease ended."""
+    return bool(holder and holder["run_id"] and holder["lease_until"] and holder["lease_until"] > now)
+
+
 def _route(connection: Connection, ctx: RequestContext, route: str) -> dict[str, Any]:
     only = [route]
     inflow, cut = route_queries.inflow(connection, only, ctx.now)
     flows = route_queries.flows(connection, only, ctx.now - timedelta(days=7)).get(route, [])
     settings = ctx.settings.routes.get(route)
     times = route_queries.times_to_outcome(connection, ctx.ledger, route, settings.slo if settings else None)
+    holder = route_queries.holders(connection, only).get(route)
     runs = route_queries.runs(connection, route)
     for run in runs:
         run["dag_run"] = route_queries.dag_run(run)
@@ -94,12 +109,17 @@ def _route(connection: Connection, ctx: RequestContext, route: str) -> dict[str,
         "route": route,
         "settings": settings,
         "states": route_queries.states(connection, only).get(route, {}),
+        "staged": route_queries.staged(connection, only).get(route, 0),
         "undecided": route_queries.undecided(connection, only).get(route, 0),
         "alarms": sorted(route_queries.alarms(connection, only).get(route, {})),
-        "holder": route_queries.holders(connection, only).get(route),
+        "holder": holder,
+        "running": _is_held(holder, ctx.now),
         "queues": route_queries.queues(connection, only).get(route, []),
         "stuck": route_queries.stuck_consumers(connection, route),
         "gates": route_queries.gates_of(connection, route, ctx.readable),
+        "destinations": [one for one in breakers.of_destinations(connection, route) if one.stage != "open"]
+        if route_queries.stopped_destinations(connection, only)
+        else [],
         "runs": runs,
         "flow": route_charts.flow_of(flows),
         "inflow": route_charts.inflow(days, inflow),
