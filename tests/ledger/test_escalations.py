@@ -389,6 +389,36 @@ def test_a_release_that_was_taken_up_cannot_be_changed(bug: Workshop) -> None:
     assert rows(bug, "status, decision") == [("applied", "redeliver")] * 2
 
 
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("payload = 'b', decision = 'redeliver', decided_by = 'ana'", "write decision = 'edit' and corrected_body"),
+        ("payload = 'b'", "write decision = 'edit' and corrected_body"),
+        ("headers = '[]', decision = 'redeliver', decided_by = 'ana'", "decision = 'edit' and corrected_headers"),
+        ("decision = 'redeliver', corrected_body = 'b', decided_by = 'ana'", "only decision = 'edit' sends a correct"),
+        (
+            "decision = 'discard', corrected_headers = '{\"x\": null}', decided_by = 'ana'",
+            "only decision = 'edit' sends",
+        ),
+        ("corrected_body = 'b'", "only decision = 'edit' sends a correction: write it in the same statement"),
+        ("status = 'decided'", "status follows from the decision: write decision and decided_by"),
+        ("status = 'decided', decided_by = 'ana', note = 'send it'", "status follows from the decision"),
+    ],
+)
+def test_what_looks_like_a_decision_and_is_none_is_refused_at_once(bug: Workshop, what: str, said: str) -> None:
+    """Taken without a word it would be taken for done: the original would be sent, or nothing, and nobody asked."""
+    with pytest.raises(DatabaseError, match=re.escape(said)):
+        person(bug, f"update escalated_messages set {what} where payload = 'a'")
+    assert rows(bug, "status, decision, payload, corrected_body, corrected_headers") == [
+        ("open", None, body, None, None) for body in "ab"
+    ]
+    # An edit, a word about it, and another decision after it are what they were.
+    for decision in ("'edit', corrected_body = 'c', corrected_headers = '{}'", "'redeliver'", "'discard'"):
+        person(bug, f"update escalated_messages set decision = {decision}, decided_by = 'ana' where payload = 'a'")
+    person(bug, "update escalated_messages set decision = null, corrected_body = null, decided_by = 'ana'")
+    assert rows(bug, "status, decision") == [("open", None)] * 2
+
+
 def test_an_edit_that_is_not_json_is_refused_with_the_reason_and_can_be_mended(workshop: Workshop) -> None:
     workshop.die('{"sku": 1}', error=KEY_ERROR, content_type="application/json")
     workshop.cycle()

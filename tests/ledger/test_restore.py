@@ -409,7 +409,7 @@ def test_an_ordinary_decision_about_what_may_be_back_is_refused_with_a_sentence(
     unfinished: Workshop, decision: str
 ) -> None:
     restore_and_lose(unfinished)
-    decide(unfinished, decision, corrected="other")
+    decide(unfinished, decision, corrected="other" if decision == "edit" else None)
     assert unfinished.review() | {"seconds": 0} == {"released": 0, "discarded": 0, "refused": 3, "seconds": 0}
     assert unfinished.states() == {"restore_unknown": 3}
     assert {(row[0], row[5]) for row in rows(unfinished)} == {

@@ -25,8 +25,8 @@ class TestFailures:
             assert (found["route"], found["group_id"]) == (first["route"], first["group_id"])
             seen.add((found["route"], found["group_id"]))
             same = "is null" if found["group_id"] is None else f"= {found['group_id']}"
-            site.change(f"update escalated_messages set status = 'decided' where route = :route and group_id {same}",
-                        route=found["route"])  # fmt: skip
+            site.change("update escalated_messages set decision = 'discard', decided_by = 'ana' where route = :route"
+                        f" and group_id {same}", route=found["route"])  # fmt: skip
         assert len(seen) == 4
 
     def test_come_with_cause_example_and_number_the_largest_first(self, site: Site) -> None:

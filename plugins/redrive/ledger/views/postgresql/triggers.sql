@@ -134,6 +134,55 @@ begin
 end
 $$
 --;
+-- What looks like a decision and is none is refused at once, or whoever wrote it would take it for done. The machine
+-- writes headers too, of a message that came back, but never with a decision.
+create or replace function redrive.escalated_messages_misplaced() returns trigger
+language plpgsql set search_path = redrive, pg_temp as $$
+begin
+    raise exception '%', tg_argv[0];
+end
+$$
+--;
+create or replace trigger escalated_messages_b_payload
+before update of payload, payload_bytes on redrive.escalated_messages
+for each row when (
+    (new.payload is not null and new.payload is distinct from old.payload)
+    or (new.payload_bytes is not null and new.payload_bytes is distinct from old.payload_bytes)
+)
+execute function redrive.escalated_messages_misplaced(
+    'payload shows what the message was, and is not what is sent: write decision = ''edit'' and corrected_body'
+)
+--;
+create or replace trigger escalated_messages_b_headers
+before update of headers on redrive.escalated_messages
+for each row when (
+    new.headers is distinct from old.headers
+    and new.decision is not null and new.decision is distinct from old.decision
+)
+execute function redrive.escalated_messages_misplaced(
+    'headers show what the message had, and are not what is sent: write decision = ''edit'' and corrected_headers'
+)
+--;
+create or replace trigger escalated_messages_b_correction
+before update of corrected_body, corrected_headers on redrive.escalated_messages
+for each row when (
+    new.decision is distinct from 'edit'
+    and (
+        (new.corrected_body is not null and new.corrected_body is distinct from old.corrected_body)
+        or (new.corrected_headers is not null and new.corrected_headers is distinct from old.corrected_headers)
+    )
+)
+execute function redrive.escalated_messages_misplaced(
+    'only decision = ''edit'' sends a correction: write it in the same statement'
+)
+--;
+create or replace trigger escalated_messages_b_status
+before update of status on redrive.escalated_messages
+for each row when (new.status = 'decided' and new.decision is null and old.status <> 'decided')
+execute function redrive.escalated_messages_misplaced(
+    'status follows from the decision: write decision and decided_by'
+)
+--;
 -- Before triggers run in the order of their names: first the refusals and signatures, then the decision.
 create or replace trigger escalated_messages_a_refuse
 before update of decision, corrected_body, corrected_headers, note, decided_by, approved_by on redrive.escalated_messages

@@ -1,6 +1,53 @@
 -- What people do to a review row by plain UPDATE, made whole: the status, the audit trail; and what can't be decided any
 -- more is refused at once. The triggers act on columns that an UPDATE names, whether or not it changes them: deciding
 -- the same again after a refusal is a new decision. Where the machine closes a row it sets a new status itself.
+
+-- What looks like a decision and is none is refused at once, or whoever wrote it would take it for done. The machine
+-- writes headers too, of a message that came back, but never with a decision. SQLite asks the triggers that were made
+-- last first, so what comes too late is told as that.
+drop trigger if exists escalated_messages_payload
+--;
+create trigger escalated_messages_payload
+before update of payload, payload_bytes on escalated_messages
+when
+    (new.payload is not null and new.payload is not old.payload)
+    or (new.payload_bytes is not null and new.payload_bytes is not old.payload_bytes)
+begin
+    select raise(abort, 'payload shows what the message was, and is not what is sent: write decision = ''edit'' and corrected_body');
+end
+--;
+drop trigger if exists escalated_messages_headers
+--;
+create trigger escalated_messages_headers
+before update of headers on escalated_messages
+when new.headers is not old.headers and new.decision is not null and new.decision is not old.decision
+begin
+    select raise(abort, 'headers show what the message had, and are not what is sent: write decision = ''edit'' and corrected_headers');
+end
+--;
+drop trigger if exists escalated_messages_correction
+--;
+create trigger escalated_messages_correction
+before update of corrected_body, corrected_headers on escalated_messages
+when
+    new.decision is not 'edit'
+    and (
+        (new.corrected_body is not null and new.corrected_body is not old.corrected_body)
+        or (new.corrected_headers is not null and new.corrected_headers is not old.corrected_headers)
+    )
+begin
+    select raise(abort, 'only decision = ''edit'' sends a correction: write it in the same statement');
+end
+--;
+drop trigger if exists escalated_messages_status
+--;
+create trigger escalated_messages_status
+before update of status on escalated_messages
+when new.status = 'decided' and new.decision is null and old.status <> 'decided'
+begin
+    select raise(abort, 'status follows from the decision: write decision and decided_by');
+end
+--;
 drop trigger if exists escalated_messages_refuse
 --;
 create trigger escalated_messages_refuse
