@@ -39,16 +39,19 @@ def run(*words: str, env: Mapping[str, str], given: bytes = b"") -> subprocess.C
         said = []
         for file in (stdout, stderr):
             file.seek(0)
-            said.append(file.read().decode())
+            said.append(file.read().decode(env.get("PYTHONIOENCODING", "utf-8")))
     return subprocess.CompletedProcess(["redrive", *words], os.waitstatus_to_exitcode(status), *said)
 
 
 def _run(words: tuple[str, ...]) -> NoReturn:
     code: object = 0
     sys.argv = ["redrive", *words]
+    encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
     sys.stdin, sys.stdout, sys.stderr = (
-        io.TextIOWrapper(open(number, mode, closefd=False), "utf-8", write_through=True)  # noqa: SIM115
-        for number, mode in enumerate(("rb", "wb", "wb"))
+        io.TextIOWrapper(open(number, mode, closefd=False), *spoken, write_through=True)  # noqa: SIM115
+        for number, (mode, *spoken) in enumerate(
+            (("rb", "utf-8"), ("wb", encoding), ("wb", encoding, "backslashreplace"))
+        )
     )
     try:
         main()

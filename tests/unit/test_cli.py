@@ -324,6 +324,8 @@ def test_what_is_not_decided_is_named(folder: Path, ledger: Ledger) -> None:
 
     assert "there is no group 8" in redrive(folder, "review", "discard", "--group", "8").stderr
     assert redrive(folder, "review", "discard", "--group", "7").returncode == 0
+    told = redrive(folder, "review", "discard", "--message", "1", "--group", "5")
+    assert (told.returncode, told.stderr) == (1, "redrive: message 1 is of group 7\nredrive: there is no group 5\n")
     told = redrive(folder, "review", "discard", "--group", "7")
     assert told.returncode == 1
     assert "nothing of group 7 waits for a decision: 2 decided" in told.stderr
@@ -400,6 +402,21 @@ def test_odd_characters_cost_no_line(folder: Path, encoding: str) -> None:
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
     told = [json.loads(line)["text"] for line in done.stdout.splitlines()]
     assert told == ["KeyError: \ud800", "KeyError: 日本"]
+    assert ("日本" in done.stdout) is (encoding == "utf-8")
+
+
+def test_a_terminal_without_the_letters_shows_their_numbers(folder: Path, ledger: Ledger) -> None:
+    workshop = Workshop(folder)
+    workshop.die("日本", error="KeyError: 日本")
+    workshop.cycle()
+    message = str(workshop.value("select message_id from messages"))
+    redrive(folder, "review", "discard", "--message", message, "--by", "ana", "--note", "日本")
+    redrive(folder, "pause", "orders", "--reason", "日本")
+    for words in (["review", "show", message], ["trace", message], ["status"]):
+        done = redrive(folder, *words, PYTHONIOENCODING="latin-1")
+        assert (done.returncode, done.stderr) == (0, ""), words
+        assert r"\u65e5\u672c" in done.stdout, words
+        assert "日本" in redrive(folder, *words).stdout
 
 
 def test_json_has_numbers_as_numbers_and_bytes_as_base64() -> None:

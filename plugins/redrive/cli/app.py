@@ -5,6 +5,7 @@ their modules. Exit codes: 0 done, 1 failed or a promise broken, 2 wrong use or 
 another run holds the route or people paused it.
 """
 
+import io
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -64,6 +65,10 @@ def _refuse_bytes(words: Sequence[str]) -> None:
 
 def main() -> None:
     """Run the command; errors that Redrive knows end in one clear line and their exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Letters that it does not know are shown by number, as on standard error: a run that has done all its work must
+        # not fail over the name of a queue.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         _refuse_bytes(sys.argv[1:])
         # Without its own error handling the app returns the code of typer.Exit instead of leaving with it.

@@ -62,7 +62,7 @@ def undecided(ledger: Ledger, choice: Choice, limit: int | None = None) -> Open:
         left = []
         if choice.messages:
             asked = set(connection.execute(sql(f"select message_id {found}"), values).scalars())
-            left = [_why_not(connection, message, choice.route) for message in choice.messages if message not in asked]
+            left = [_why_not(connection, message, choice) for message in choice.messages if message not in asked]
         if choice.group is not None and not questions:
             left.append(_why_no_group(connection, choice.group, choice.route))
     return Open(questions, up_to, seen, left, list(routes))
@@ -126,16 +126,18 @@ def decide(
         )
 
 
-def _why_not(connection: Connection, message: int, route: str | None) -> str:
+def _why_not(connection: Connection, message: int, choice: Choice) -> str:
     row = connection.execute(
         sql(
-            "select route, status, decision, decided_by from escalated_messages where message_id = :message"
+            "select route, group_id, status, decision, decided_by from escalated_messages where message_id = :message"
             " order by escalation_id desc limit 1"
         ),
         {"message": message},
     ).first()
-    if row is not None and route not in (None, row.route):
+    if row is not None and choice.route not in (None, row.route):
         return f"message {message} is of route {row.route}"
+    if row is not None and choice.group not in (None, row.group_id):
+        return f"message {message} is of group {row.group_id}"
     if row is not None:
         return f"message {message} is decided already: {row.decision}, by {row.decided_by} ({row.status})"
     state = connection.execute(
