@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from redrive.cli import output
+from redrive.ledger.account import inspecting
 from redrive.ledger.delivery import outcomes
 from redrive.ledger.review import escalations
 from redrive.stages import classified_files, classify, escalate, pipeline, resolve
@@ -128,3 +131,39 @@ def test_what_a_try_loaded_confirmed_and_gave_to_people_counts(
     }
     assert report["redelivered"] == 20
     assert workshop.audit() == []
+
+
+def test_what_waits_for_people_is_what_they_are_asked_and_have_not_decided(ledger_url: str, tmp_path: Path) -> None:
+    """Not a state of messages: of those before people some are decided, and others are asked about besides."""
+    shop = Workshop(tmp_path, ledger_url)
+    shop.die(*(f"m-{number}" for number in range(6)), error=KEY_ERROR)
+    assert shop.cycle()["to_decide"] == 6
+    shop.change("update escalated_messages set decision = 'discard', decided_by = 'ana' where escalation_id <= 2")
+    shop.change(
+        "update messages set state = 'restore_unknown' where message_id = (select max(message_id) from messages)"
+    )
+    assert shop.states() == {"escalated": 5, "restore_unknown": 1}
+    assert shop.cycle()["to_decide"] == 4
+    with shop.ledger.read() as connection:
+        status = inspecting.status(connection, "orders", shop.now())
+    assert (status["to_decide"], status["decided"]) == (4, 2)
+    screen = Console(record=True, width=100)
+    configuration = {"last_run": None, "next_run": None}
+    output.print_status(screen, status | {"configuration": configuration}, shop.now())
+    told = "  people: 4 to decide (`redrive review list`), 2 decided (`redrive review apply`)\n"
+    assert told in screen.export_text()
+    shop.review()
+    assert shop.cycle()["to_decide"] == 4
+
+
+def test_a_route_that_was_left_with_a_suspected_copy_alone_is_told(ledger_url: str, tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, ledger_url)
+    shop.die("a", error=KEY_ERROR)
+    shop.cycle()
+    shop.change("update escalated_messages set decision = 'discard', decided_by = 'ana'")
+    shop.review()
+    with shop.ledger.read() as connection:
+        assert inspecting.left_behind(connection, ["payments"]) == {}
+    shop.change("update staging_batches set suspected_copies = 1")
+    with shop.ledger.read() as connection:
+        assert inspecting.left_behind(connection, ["payments"]) == {"orders": 1}

@@ -37,6 +37,7 @@ def report(context: Context) -> dict[str, Any]:
         causes = inspecting.causes(connection, context.name)
         said = inspecting.reasons(connection, context.name, since=context.run.started_at)
         totals = run_totals.of_run(connection, context.run.run_id)
+        to_decide = inspecting.to_decide(connection, context.name)
     mask = redactor(context.route)
     reasons = {mask(reason): count for reason, count in said.items()}
     for cause, count in causes.items():  # a DAG run's summary is what this task logs
@@ -64,7 +65,7 @@ def report(context: Context) -> dict[str, Any]:
         "waiting": now.get("waiting", 0),
         "held": now.get("held", 0),
         "unknown": now.get("unknown", 0),
-        "to_decide": now.get("escalated", 0),
+        "to_decide": to_decide,
         # Every source was drained to its end, and nothing waits for us or for people.
         "clean": {source.queue for source in context.route.sources} <= set(loaded.get("emptied", ()))
         and not any(now.get(one) for one in _LEFT),

@@ -11,7 +11,8 @@ from redrive.audit_actions import Action, decision_of
 from redrive.ledger.account import balance
 from redrive.ledger.delivery import breakers, expiry, gate_waits, observations, presuming
 from redrive.ledger.engine import parse_instant, sql
-from redrive.ledger.predicates import UNFINISHED, WATCHED
+from redrive.ledger.predicates import UNDECIDED_REVIEW, UNFINISHED, WATCHED
+from redrive.ledger.review import applying
 from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import FINISHED, State
 from redrive.message import index_key
@@ -32,6 +33,8 @@ def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
         if state and state["run_id"]
         else None,
         "balance": balance.of_route(connection, route),
+        "to_decide": to_decide(connection, route),
+        "decided": applying.left(connection, route).decisions,
         "gates": [
             {name: value for name, value in asdict(gate).items() if name not in _NOT_SHOWN}
             | _wait(waits.get((gate.group_id, None)))
@@ -81,14 +84,24 @@ def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
 
 def left_behind(connection: Connection, configured: Collection[str]) -> dict[str, int]:
     """Routes of the ledger that are not ``configured``, and how many copies and messages of each no run does anything
-    for: staged and not loaded, or not finished."""
+    for: staged and not loaded, perhaps staged before, or not finished."""
     names = _all(connection, "select route from route_state order by route")
     found = {}
     for name in (row["route"] for row in names if row["route"] not in configured):
         places = balance.of_route(connection, name)
-        if count := sum(places.get(place, 0) for place in ("staged", *sorted(set(State) - FINISHED))):
+        if count := sum(places.get(place, 0) for place in ("staged", "suspected", *sorted(set(State) - FINISHED))):
             found[name] = count
     return found
+
+
+def to_decide(connection: Connection, route: str) -> int:
+    """How many questions of a route wait for a person. No state of messages says it: of some it is decided already, and
+    people are also asked about copies that may be no messages, and about what a restore may have put back."""
+    row = connection.execute(
+        sql(f"select count(*) as n from escalated_messages where {UNDECIDED_REVIEW} and route = :route"),
+        {"route": route},
+    ).one()
+    return int(row.n)
 
 
 #: What of a gate is not shown: the id of its stage, and what its ``waits_for`` tells in words.
