@@ -8,6 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from redrive.cli import app
+from redrive.ledger import leases
 from redrive.ledger.selecting import Selection
 from redrive.stages import pipeline, preview
 from redrive.stages.context import Context
@@ -79,6 +80,36 @@ def test_the_command_line_masks_and_the_ledger_keeps_and_the_queue_gets_what_was
     workshop.review()
     workshop.cycle()
     assert workshop.bodies("orders") == [BODY.encode()]
+
+
+def test_what_people_and_brokers_say_is_masked_and_who_says_it_is_not(workshop: Workshop) -> None:
+    workshop.die("x", error="KeyError: sku")
+    workshop.cycle()
+    ((message,),) = workshop.query("select message_id from messages")
+    workshop.change("update escalated_messages set reason = 'refused: no such user, ana@example.org'")
+    (group,) = json.loads(shown("review", "list", "--json"))
+    assert {group["why"], group["suggested_because"]} == {"refused: no such user, [redacted email]"}
+    shown("review", "discard", "--message", str(message), "--by", "ben@example.org", "--note", "told ana@example.org")
+    shown("pause", "orders", "--reason", "ana@example.org called")
+    for words in (
+        ("status",),
+        ("status", "--json"),
+        ("run", "orders", "--dry-run"),
+        ("review", "show", str(message)),
+        ("review", "show", str(message), "--json"),
+        ("trace", str(message)),
+        ("trace", str(message), "--json"),
+    ):
+        text = " ".join(shown(*words).split())
+        assert "ana@example.org" not in text, words
+        assert "[redacted email]" in text, words
+    assert "decided by ben@example.org: discard: told [redacted email]" in shown("trace", str(message), "--json")
+    shown("resume", "orders")
+    workshop.review()
+    leases.pause(workshop.ledger, "orders", by="ben@example.org", reason="ana@example.org", now=workshop.now())
+    run = workshop.begin(even_if_paused=True)
+    report = pipeline.report(workshop.settings, run, **workshop.options())
+    assert report["paused"] == "paused by ben@example.org: [redacted email]"
 
 
 def test_a_simulation_is_masked(workshop: Workshop, tmp_path: Path) -> None:

@@ -167,9 +167,18 @@ def _moment(option: str, text: str | None) -> datetime | None:
         raise UsageError(f"{option} {text}: there is no such time in UTC") from error
 
 
+#: What of a row may hold a text of a message, or what people wrote.
+_TEXTS = frozenset(
+    {
+        *("payload", "error_text", "corrected_body", "template", "example"),
+        *("reason", "refusal", "note", "why", "suggested_because", "pause_reason"),
+    }
+)
+
+
 def masked(settings: "Settings", rows: list[dict[str, Any]], route: str | None = None) -> list[dict[str, Any]]:
     """Rows about messages as they may be shown: without what their route, or ``route``, redacts."""
-    from redrive.redaction import redactor  # noqa: PLC0415
+    from redrive.redaction import redactor, said_by  # noqa: PLC0415
 
     for row in rows:
         name = route or row["route"]
@@ -177,8 +186,11 @@ def masked(settings: "Settings", rows: list[dict[str, Any]], route: str | None =
             settings.route(name)  # raises: what it redacts may be what is wrong
         if name not in settings.routes or not (mask := redactor(settings.routes[name])):
             continue
-        for name in {"payload", "error_text", "corrected_body", "template", "example"} & row.keys():
+        for name in _TEXTS & row.keys():
             row[name] = row[name] and mask(row[name])
+        for event in row.get("timeline", ()):
+            if not event["what"].startswith("attempt "):  # which says names and ids alone
+                event["what"] = said_by(mask, event["what"])
         if row.get("headers"):
             row["headers"] = mask.headers(row["headers"])
         if row.get("corrected_headers"):

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redrive.cli.context import console, json_line, open_ledger, print_advice, printable, read_settings, utc_now
+from redrive.cli.context import (
+    console,
+    json_line,
+    masked,
+    open_ledger,
+    print_advice,
+    printable,
+    read_settings,
+    utc_now,
+)
 from redrive.cli.options import ASK_FROM, AsJson, DryRun, RouteName
 from redrive.errors import UsageError
 from redrive.message import LARGEST_ID, MOST_MESSAGES
@@ -44,6 +53,9 @@ def status(
             | {"causes": inspecting.causes(connection, name)}
             for name in names
         ]
+    for one in found:
+        if one["configured"]:
+            masked(settings, [one, *one["gates"], *one["destinations"]], one["route"])
     if as_json:
         typer.echo(json_line(found))
         return

@@ -60,8 +60,7 @@ def trace(
         found = found[:_MOST_LIVES]
         typer.echo(f"redrive: more messages have {message!r}; these are the {_MOST_LIVES} oldest", err=True)
     for one in found:
-        if one["group"]:
-            masked(settings, [one["group"]], one["message"]["route"])
+        masked(settings, [one, one["message"], one["group"] or {}], one["message"]["route"])
     if as_json:
         typer.echo(json_line(found))
         return

@@ -110,10 +110,10 @@ def print_status(console: Console, status: dict[str, Any], now: datetime, *, wid
     else:
         shown = [(words, balance[place]) for place, words in _PLACES.items() if balance.get(place)]
         console.print(Text("  " + "   ".join(f"{state} {count:,}" for state, count in shown)))
-        asked = [(status.get("to_decide"), "to decide (`redrive review list`)")]
-        asked.append((status.get("decided"), "decided (`redrive review apply`)"))
-        if said := [f"{count:,} {words}" for count, words in asked if count]:
-            console.print(Text(f"  people: {', '.join(said)}"))
+        people = [(status.get("to_decide"), "to decide (`redrive review list`)")]
+        people.append((status.get("decided"), "decided (`redrive review apply`)"))
+        if waits := [f"{count:,} {words}" for count, words in people if count]:
+            console.print(Text(f"  people: {', '.join(waits)}"))
         if due := parse_instant(status["next_due_at"]):
             console.print(Text(f"  next redelivery {_due(status, due, now)}", style="dim"))
     _print_queues(console, status["queues"], now)

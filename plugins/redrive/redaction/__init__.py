@@ -13,4 +13,10 @@ raises nothing, whatever the text is.
 from redrive.redaction.masks import MASKED
 from redrive.redaction.rules import CARD, EMAIL, Redactor, as_example, check, of_rules, redactor
 
-__all__ = ["CARD", "EMAIL", "MASKED", "Redactor", "as_example", "check", "of_rules", "redactor"]
+__all__ = ["CARD", "EMAIL", "MASKED", "Redactor", "as_example", "check", "of_rules", "redactor", "said_by"]
+
+
+def said_by(mask: Redactor, text: str) -> str:
+    """``text``, who or what before the first colon, as it may be shown: names stay, and what is said is masked."""
+    who, colon, said = text.partition(": ")
+    return f"{who}{colon}{mask(said)}"

@@ -25,7 +25,7 @@ from redrive.policy import gates, next_step
 from redrive.policy.aims import Aims
 from redrive.policy.gates import Stage, Step
 from redrive.policy.next_step import Discard, Escalate, Hold, Send
-from redrive.redaction import redactor
+from redrive.redaction import Redactor, redactor, said_by
 from redrive.settings import Route, Settings
 from redrive.stages import aiming, attributes, plan, resolve, source_expansion
 
@@ -77,7 +77,7 @@ def preview(
             staged = batches.unloaded(connection, route)
             mask = redactor(known)
             templates = {group: mask(text) for group, text in dry_run.templates(connection, route).items()}
-            bounds = _bounds(connection, route, selection, now)
+            bounds = _bounds(connection, route, selection, now, mask)
     finally:
         ledger.close()
     rows: list[dict[str, Any]] = []
@@ -212,11 +212,11 @@ class _Gate:
         ]
 
 
-def _bounds(connection: Connection, route: str, selection: Selection, now: datetime) -> list[str]:
+def _bounds(connection: Connection, route: str, selection: Selection, now: datetime, mask: Redactor) -> list[str]:
     """Why the next run does less than all of it: a pause, a limit, stopped destinations."""
     said = []
     if paused := leases.pause_of(connection, route):
-        said.append(f"the route is {paused}; no run begins until `redrive resume {route}`")
+        said.append(f"the route is {said_by(mask, paused)}; no run begins until `redrive resume {route}`")
     if selection.limit is not None:
         said.append(f"of what is due at most {selection.limit:,} are sent, as --limit says")
     for one in breakers.of_destinations(connection, route):

@@ -9,7 +9,7 @@ from redrive.errors import BalanceBroken, QueuesFailed, StagingError
 from redrive.ledger import configurations, leases
 from redrive.ledger.account import balance, inspecting, run_totals
 from redrive.ledger.drain import batches
-from redrive.redaction import redactor
+from redrive.redaction import redactor, said_by
 from redrive.stages import classify, failed_queues
 from redrive.stages.context import Context
 
@@ -72,7 +72,7 @@ def report(context: Context) -> dict[str, Any]:
         **({"refused": refused} if (refused := stages.get("deliver", {}).get("refused")) else {}),
         **({"reasons": reasons} if reasons else {}),
         **({"untouched": untouched} if (untouched := now.get("classified")) else {}),
-        **({"paused": paused} if paused else {}),
+        **({"paused": said_by(mask, paused)} if paused else {}),
         **({"causes": causes} if causes else {}),
         **({"later": later} if (later := now.get("staged")) else {}),
         **({"overflowed": overflowed} if (overflowed := loaded.get("overflowed")) else {}),
