@@ -39,7 +39,8 @@ def refused_counts(
     rows = connection.execute(
         sql(
             f"select group_id, cause, case when {too_old()} then cast(:old as text) else cast(:lost as text) end"
-            f" as why, count(*) as n from messages where route = :route and {condition.sql} and {where} group by 1, 2, 3"
+            f" as why, count(*) as n from messages where route = :route and {condition.sql} and {where}"
+            " group by 1, 2, 3"
         ),
         {"route": route, "old": planning.TOO_OLD, "lost": aiming.LOST, **condition.values, **values},
     )
