@@ -363,6 +363,8 @@ def pages_with(site: Site, text: str, paths: tuple[str, ...]) -> list[str]:
     site.change("update breakers set reason = :t", t=text)
     site.change("update queue_observations set queue = :t || observation_id", t=text)
     site.change("update messages set message_key = :t, broker_message_id = :t, destination = :t", t=text)
+    for what in ("payload", "headers"):  # nobody else may change what a message was
+        site.change(f"drop trigger if exists escalated_messages_{what}")
     site.change(
         "update escalated_messages set error_text = :t, payload = :t, reason = :t, content_type = :t, message_key = :t,"
         " note = :t, refusal = :t, headers = :headers",
