@@ -99,6 +99,16 @@ def test_messages_that_two_shards_drained_go_out_in_the_order_of_their_first_sen
     assert to_the_end(shop) == ["m0", "m1", "m2", "m3", "m4", "m5"]
 
 
+def test_a_source_whose_shard_never_ran_is_not_known_to_be_drained(tmp_path: Path) -> None:
+    """Somebody marked its task done, or `drain.shards` was raised after Airflow had made the run's tasks."""
+    later = {"queue": "orders-delay", "kind": "delay", "delay": "30s", "destination": "orders"}
+    shop = Shop(tmp_path, sources=[{"queue": "orders-dlq", "lease": "2s", "max_deliveries": 3}, later])
+    shop.advance(minutes=1)
+    run = shop.begin()
+    pipeline.drain(shop.settings, run, shard=0, shards=2, **shop.options())
+    assert pipeline.load(shop.settings, run, **shop.options())["emptied"] == ["orders-dlq"]
+
+
 def test_also_where_the_broker_tells_time_too_coarsely_to_tell_them_apart(shop: Shop) -> None:
     same = micros(shop.now())
     dies(shop, "m0", "m1", "m2", "m3", "m4", "m5", enqueued_at=same, dead_lettered_at=same)

@@ -10,9 +10,13 @@ How it is known depends on what the broker tells of a source:
   (:mod:`redrive.ledger.drain.first_looks`).
   When nothing was in flight then, and the run has settled as many copies as it counted, and a shard has seen that
   nothing more came, the source is complete. Copies that were settled count once, whichever try of a task settled them.
-  A shard that began twice may have left copies leased, so that run proves nothing by its counts.
+  A shard that began and did not end, or began twice, may have left copies leased, so that run proves nothing by its
+  counts.
 - No depth: every shard had its quiet receives, and nobody of the route could hold any meanwhile. Every drain that began
   in this run has ended, and the leases of an earlier one that may have died were over before.
+
+Which shards there are is told by their beginnings: Airflow may have made tasks for another number of them than the
+configuration says, and people may mark one done that failed or never ran.
 """
 
 import logging
@@ -24,7 +28,7 @@ from redrive.ledger import leases
 from redrive.ledger.drain import batches, first_looks
 from redrive.ledger.drain.first_looks import FirstLook
 from redrive.stages.context import Context
-from redrive.stages.source_end import COMPLETE, NOTHING_MORE, PROVED
+from redrive.stages.source_end import COMPLETE, ENDED, NOTHING_MORE, PROVED
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +36,6 @@ log = logging.getLogger(__name__)
 def drained_to(context: Context) -> dict[str, datetime]:
     """The moment up to which nothing lies in a source any more, for those that this run drained to their end."""
     counts = leases.counts_of(context.ledger, context.run.run_id).get("drain", {})
-    shards = max(1, counts.get("shards", 1))
     found = {}
     with context.ledger.read() as connection:
         looks = first_looks.first(connection, context.lease)
@@ -40,12 +43,12 @@ def drained_to(context: Context) -> dict[str, datetime]:
             queue = source.queue
             lag = context.broker.capabilities_for(queue).depth_lag
             look = looks.get(queue)
-            each = counts.get(COMPLETE + queue, 0) >= shards
+            each = look is not None and counts.get(COMPLETE + queue, 0) >= look.beginnings
             if look is None:
-                complete = each
+                complete = False
             elif look.total is None:
                 complete = each and _nobody_may_hold(context, connection, queue, look)
-            elif look.held_by_others or look.began_again:
+            elif look.held_by_others or look.began_again or counts.get(ENDED + queue, 0) < look.beginnings:
                 complete = False
             else:
                 quiet = not lag or counts.get(NOTHING_MORE + queue, 0) > 0

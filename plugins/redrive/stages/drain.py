@@ -25,7 +25,7 @@ from redrive.settings import Source
 from redrive.stages.context import Context
 from redrive.stages.failed_queues import Failures
 from redrive.stages.source_drain import RESCUE_AT_ONCE, SourceDrain
-from redrive.stages.source_end import COMPLETE, NOTHING_MORE, PROVED
+from redrive.stages.source_end import COMPLETE, ENDED, NOTHING_MORE, PROVED
 
 #: Messages asked for at a first look at a source of which nothing is known.
 LOOK_AT = 10
@@ -58,7 +58,6 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1, tries_left: bool
         if context.selection.sources and source.queue not in context.selection.sources:
             continue
         if source.queue not in mine:
-            totals[COMPLETE + source.queue] = 1  # as far as this shard goes: it is up to the one that has it
             continue
         expiry = known[source.queue]
         # Of a source that was never looked at nobody knows how old its messages are.
@@ -78,6 +77,7 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1, tries_left: bool
             (one.end.complete, COMPLETE),
             (one.end.proved, PROVED),
             (one.end.nothing_more, NOTHING_MORE),
+            (one.end.ended, ENDED),
         ):
             if found:
                 totals[name + source.queue] = 1

@@ -188,7 +188,7 @@ def drain(
         settings,
         run,
         "drain",
-        lambda context: drain_stage.drain(context, shard=shard, shards=shards, tries_left=tries_left) | {"shards": 1},
+        lambda context: drain_stage.drain(context, shard=shard, shards=shards, tries_left=tries_left),
         **options,
     )
 

@@ -26,8 +26,9 @@ EMPTY_RECEIVES = 3
 LAST_LOOK = timedelta(seconds=1)
 
 #: What a shard notes of a source, before the name of its queue: as far as it goes itself it is drained to its end; it
-#: is, whatever other shards say; at a moment nothing was there to be received.
-COMPLETE, PROVED, NOTHING_MORE = "complete:", "proved:", "nothing_more:"
+#: is, whatever other shards say; at a moment nothing was there to be received; where it looked first, that it holds
+#: nothing any more.
+COMPLETE, PROVED, NOTHING_MORE, ENDED = "complete:", "proved:", "nothing_more:", "ended:"
 
 
 class Receives(Protocol):
@@ -53,7 +54,7 @@ class Receives(Protocol):
 
 class SourceEnd:
     """What one shard finds out: ``complete``, as far as it goes itself; ``proved``, whatever other shards say;
-    ``nothing_more`` was there to be received at some moment."""
+    ``nothing_more`` was there to be received at some moment; it looked first, and ``ended``."""
 
     def __init__(self, context: Context, source: Source, shard: int, drain: Receives) -> None:
         self._context = context
@@ -62,8 +63,9 @@ class SourceEnd:
         self._drain = drain
         self._lag = context.broker.capabilities_for(source.queue).depth_lag
         self._wait = context.route.drain.wait
-        self.complete = self.proved = self.nothing_more = False
-        self._began = False  # and it is to be written down that it ended
+        self.complete = self.proved = self.nothing_more = self.ended = False
+        self._looked = False
+        self._began = False  # and it is to be written down at once that it ended
 
     def note(self, first: Depth, left: Depth | None, limit: int) -> None:
         """Whether the source, which began with ``first``, is drained to its end; ``left`` was seen after receives had
@@ -98,10 +100,11 @@ class SourceEnd:
             leased_for=min(context.route.drain.lease, can.max_lease or timedelta.max),
             now=context.now(),
         )
-        self._began = total is None
+        self._looked, self._began = True, total is None
 
     def note_end(self) -> None:
-        """This shard holds nothing of the source any more; written down where no later look could tell."""
+        """This shard holds nothing of the source any more; written down at once where no later look could tell."""
+        self.ended = self._looked
         if self._began:
             context = self._context
             first_looks.end(context.ledger, context.lease, self._source.queue, shard=self._shard, now=context.now())

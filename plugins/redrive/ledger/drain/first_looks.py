@@ -27,6 +27,7 @@ class FirstLook(NamedTuple):
     total: int | None  # None: the broker doesn't tell
     held_by_others: bool  # leased to a dead run, a person who looks, another system
     as_of: datetime | None  # when it was so, where the broker tells late
+    beginnings: int  # of shards, which then receive from it
     began_again: bool  # a shard began twice: what its first try received may still be leased
     at: datetime | None  # when the first shard wrote it
     left_open: bool  # a try of a shard did not end well: what it received may still be leased
@@ -88,6 +89,7 @@ def first(connection: Connection, lease: RouteLease) -> dict[str, FirstLook]:
             kept["total"],
             kept["in_flight"] > 0,
             parse_instant(kept["as_of"]),
+            len(kept["shards"]),
             len(kept["shards"]) > len(set(kept["shards"])),
             parse_instant(kept.get("at")),
             _left_open(kept),
