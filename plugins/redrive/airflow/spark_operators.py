@@ -2,7 +2,7 @@
 
 Imported by DAG files only. Each expects two tasks before it: ``begin``, whose XCom is the run, and
 ``prepare``, whose XCom is the manifest's address (and, for the cloud runners, under ``code`` where the code
-was published).
+was published, and under ``request`` what the job is called).
 Providers are imported where they are used: not every Airflow has each, and SDKs of clouds cost seconds at every parse.
 """
 
@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 TASK_ID = "classify"
 CLOUD_RUNNERS = frozenset({"emr_serverless", "dataproc_serverless"})
 CODE_KEY = "code"
+REQUEST_KEY = "request"
 
 _NAME = (
     f"{session_conf.APPLICATION_NAME} {{{{ ti.xcom_pull(task_ids='begin')['route'] }}}}"
@@ -40,9 +41,7 @@ _APPLICATION = "{{ ti.xcom_pull(task_ids='prepare', key='code')[0] }}"
 _PY_FILES = "{{ ti.xcom_pull(task_ids='prepare', key='code')[1] }}"
 #: One name per try of one run: a repeated request starts nothing new, and a retry after a job that failed is
 #: not answered with that same failed job. A job that runs twice changes nothing, so that is the safe side.
-_REQUEST = (
-    "redrive-{{ ti.xcom_pull(task_ids='begin')['run_id'] | string | lower | replace('_', '-') }}-{{ ti.try_number }}"
-)
+_REQUEST = "{{ ti.xcom_pull(task_ids='prepare', key='request') }}-{{ ti.try_number }}"
 _POLL_SECONDS = 15
 
 

@@ -96,7 +96,9 @@ def _prepare(run: Counts) -> str | None:
     if manifest is not None and settings.spark.runner in spark_operators.CLOUD_RUNNERS:
         from redrive.spark import submit  # noqa: PLC0415
 
-        get_current_context()["ti"].xcom_push(key=spark_operators.CODE_KEY, value=list(submit.publish(settings)))
+        ti = get_current_context()["ti"]
+        ti.xcom_push(key=spark_operators.CODE_KEY, value=list(submit.publish(settings)))
+        ti.xcom_push(key=spark_operators.REQUEST_KEY, value=submit.request_name(current.route, manifest))
     return manifest
 
 

@@ -93,6 +93,13 @@ def read_manifest(uri: str, access: "Access | None" = None) -> dict[str, Any]:
     return manifest
 
 
+def request_name(route: str, manifest_uri: str) -> str:
+    """What the job over this manifest is called where a cloud tells requests apart: of small letters, digits and
+    hyphens, and short enough for three more and a hyphen. The id of a DAG run has colons, and may be any length."""
+    digest = hashlib.sha256(manifest_uri.encode()).hexdigest()[:16]
+    return f"redrive-{route.replace('_', '-')[:32]}-{digest}"
+
+
 def history_page(settings: Settings, manifest_uri: str) -> str | None:
     """The job's page in Spark's History Server; None where none is configured, or before the job began."""
     history = settings.spark.history
