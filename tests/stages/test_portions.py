@@ -125,6 +125,12 @@ def test_a_load_that_is_repeated_after_its_end_takes_nothing_more(workshop: Work
     assert len(workshop.bodies("orders")) == 50
 
 
+def test_a_run_of_airflow_may_have_the_longest_name_that_there_is(workshop: Workshop) -> None:
+    workshop.die("a")
+    run = workshop.begin(dag_run_id="x" * 250)
+    assert dict(workshop.stages(run))["load"]["new"] == 1
+
+
 def test_a_job_that_left_no_answer_fails_the_load(workshop: Workshop) -> None:
     stage(workshop, 5)
     run = workshop.begin()

@@ -43,6 +43,8 @@ MOST, LEAST = 10_000_000, 20_000
 PREPARE = "prepare"
 #: The name under which a run notes how long it waited for the answers, from the question to the load.
 CLASSIFY = "classify"
+#: So much of a run's id its folder is named by, for people: Airflow allows ids that are as long as a name may be.
+NAMED_BY = 100
 #: Of batches that can't be read so many are named in a run's counts.
 NAMED = 100
 
@@ -58,7 +60,8 @@ def output_path(context: Context) -> str:
     with context.ledger.read() as connection:
         mine = ledger_id(connection)
     run = context.run
-    return f"{context.name}/classified/{mine}-{run.run_id}-{run.fence}-{micros(run.started_at)}"
+    named = run.run_id[:NAMED_BY]
+    return f"{context.name}/classified/{mine}-{named}-{run.fence}-{micros(run.started_at)}"
 
 
 def remove_leftovers(staging: "Staging", route: str, mine: str) -> None:
