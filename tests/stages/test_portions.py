@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from redrive.classification import explain
 from redrive.errors import ClassificationFailed
 from redrive.stages import classify as classify_stage
 from redrive.stages import pipeline
+from redrive.staging import file_schemas
 from tests.classifying import classify
 from tests.workshop import REFUSED, Workshop
 
@@ -137,6 +139,21 @@ def test_a_job_that_left_no_answer_fails_the_load(workshop: Workshop) -> None:
     pipeline.prepare_classification(workshop.settings, run, **workshop.options())
     with pytest.raises(ClassificationFailed, match="left no"):
         pipeline.load(workshop.settings, run, **workshop.options())
+
+
+def test_messages_of_a_failure_that_the_job_does_not_name_are_not_loaded(workshop: Workshop) -> None:
+    """One try of a Spark task could not read the file and has no case of it, and another one, taken for dead, could."""
+    stage(workshop, 5)
+    run = workshop.begin()
+    manifest = pipeline.prepare_classification(workshop.settings, run, **workshop.options())
+    assert manifest is not None
+    classify(manifest)
+    cases = Path(manifest.removesuffix(".json")) / file_schemas.CASES_FILE
+    pq.write_table(pq.read_table(cases).slice(0, 0), cases)
+    with pytest.raises(ClassificationFailed, match=r"of 5 messages of batches 1 to 1 .*, and not what it is"):
+        pipeline.load(workshop.settings, run, **workshop.options())
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    assert workshop.cycle()["new"] == 5
 
 
 def test_a_file_that_can_not_be_read_is_named_and_those_of_later_runs_are_not(workshop: Workshop) -> None:

@@ -74,7 +74,7 @@ class Answers:
     def columns(self, some: Sequence[Batch], message_ids: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
         """Keys, ``fields``, ``cause`` and ``group_id`` of a portion's messages, in the ids' order.
 
-        Raises :class:`ClassificationFailed` unless the job answered for each of them, once.
+        Raises :class:`ClassificationFailed` unless the job answered for each of them, once, and says why each failed.
         """
         names = [f"{file_schemas.MESSAGES_DIR}/{file_schemas.messages_file(batch.batch_id)}" for batch in some]
         table = pa.concat_tables([self._read(name, file_schemas.MESSAGES.names) for name in names])
@@ -84,6 +84,12 @@ class Answers:
                 f"{some[-1].batch_id}, where {len(message_ids)} are staged; classify them again"
             )
         case = pc.index_in(table.column("case_key"), value_set=self._cases.column("case_key"))
+        # Nothing failed where there is no case: such a message would go back at once, past cause and canary.
+        if unsaid := case.null_count - table.column("case_key").null_count:
+            raise ClassificationFailed(
+                f"the Spark job says of {unsaid} messages of batches {some[0].batch_id} to {some[-1].batch_id} which"
+                " failure they have, and not what it is: two tries of it wrote at a time; classify them again"
+            )
         return {
             "message_key": table.column("message_key"),
             "order_key": table.column("order_key"),
