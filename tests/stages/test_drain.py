@@ -172,6 +172,20 @@ def test_what_one_receive_brought_is_split_into_row_groups_by_bytes(
     assert [letter.body for letter in letters] == [bytes([number]) * 3_000 for number in range(10)]
 
 
+def test_stack_traces_in_headers_count_as_bodies_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some clients put them there, up to a hundred kilobytes each, beside bodies of a few."""
+    monkeypatch.setattr(batch_writer, "GROUP_BYTES", 10_000)
+    workshop = a_workshop(tmp_path, flush_bytes=50_000)
+    broker = workshop.broker = Asked(workshop)
+    workshop.die(*[b"{}"] * 95, error="x" * 5_000)
+    assert drain(workshop)["settled"] == 95
+    assert max(broker.limits[1:]) <= 10
+    assert max(batches(workshop)) <= 11
+    ((uri,),) = workshop.query("select uri from staging_batches where batch_id = 1")
+    file = pq.ParquetFile(Staging(str(workshop.settings.staging)).full_path(str(uri)))
+    assert [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)] == [2] * 5
+
+
 def test_a_batch_is_closed_when_half_of_its_lease_is_gone(tmp_path: Path) -> None:
     workshop = a_workshop(tmp_path, lease="60s")
     workshop.broker = SlowBroker(workshop, receive=10, most=1)

@@ -132,8 +132,8 @@ class Drain(Part):
         default=64 << 20,
         ge=1 << 10,
         le=4 << 30,
-        description="A batch is closed at this many bytes of bodies; a receive asks for no more messages than have room"
-        " in that, as large as they were lately.",
+        description="A batch is closed at this many bytes of bodies and large headers; a receive asks for no more"
+        " messages than have room in that, as large as they were lately.",
     )
     lease: Annotated[Duration, at_most(LONGEST_LEASE)] = Field(
         default=timedelta(minutes=5),

@@ -52,12 +52,12 @@ class OpenBatch:
         return self._context.route.drain.flush_messages - (self._writer.copies if self._writer else 0)
 
     @property
-    def bytes(self) -> int:
-        """So many bytes of bodies it has."""
-        return self._writer.bytes if self._writer else 0
+    def weight(self) -> int:
+        """So many bytes it has, of bodies and of large headers."""
+        return self._writer.weight if self._writer else 0
 
     def add(self, received: Sequence[Received], now: datetime) -> int:
-        """Stage what was received; opens a batch where none is open. Returns how many bytes of bodies that was."""
+        """Stage what was received; opens a batch where none is open. Returns how many bytes that was."""
         context = self._context
         self._receipts.extend([one.receipt for one in received])  # first: whatever fails below, these are given back
         if self._writer is None:
@@ -82,9 +82,9 @@ class OpenBatch:
             )
             self._leased_at = now
         letters = [one.letter for one in received]
-        before = self._writer.bytes
+        before = self._writer.weight
         self._writer.add(letters, micros(now))
-        size = self._writer.bytes - before
+        size = self._writer.weight - before
         oldest = first_enqueued(context, letters)
         if oldest is not None:
             self.oldest = oldest if self.oldest is None else min(self.oldest, oldest)
@@ -135,7 +135,7 @@ class OpenBatch:
         drain = self._context.route.drain
         return self._writer is not None and (
             self._writer.copies >= drain.flush_messages
-            or self._writer.bytes >= drain.flush_bytes
+            or self._writer.weight >= drain.flush_bytes
             or self._half_gone(now)
         )
 

@@ -21,7 +21,7 @@ class ReceiveSizes:
         """One receive is to bring no more than ``most_bytes``, and the first one no more than so many messages."""
         self._most_bytes = most_bytes
         self._growing = first
-        self._mean = 0.0  # bytes of a body
+        self._mean = 0.0  # bytes of a message
 
     def most(self, beside: int) -> int:
         """So many messages the next receive may bring, in a batch that has bytes ``beside`` them.
@@ -32,7 +32,7 @@ class ReceiveSizes:
         return max(1, min(self._growing, int(room / self._mean) if self._mean else self._growing))
 
     def came(self, messages: int, size: int) -> None:
-        """A receive brought ``messages`` with ``size`` bytes of bodies. A few small ones after large ones say little of
+        """A receive brought ``messages`` of ``size`` bytes. A few small ones after large ones say little of
         those behind them."""
         self._mean = max(size / messages, self._mean / 2)
         self._growing = max(self._growing, min(GROWTH * messages, 1 << 20))

@@ -147,7 +147,7 @@ class SourceDrain:
 
     def room(self) -> int:
         """See :class:`~redrive.stages.source_end.Receives`."""
-        return min(self.batch.room(), self._sizes.most(self.batch.bytes))
+        return min(self.batch.room(), self._sizes.most(self.batch.weight))
 
     def close_batch(self) -> None:
         """See :class:`~redrive.stages.source_end.Receives`."""

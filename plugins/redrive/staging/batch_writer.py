@@ -19,9 +19,11 @@ from redrive.staging.odd_copies import as_far_as_possible
 if TYPE_CHECKING:
     from redrive.staging.batch_files import Staging
 
-#: A row group has at most so many rows, and bytes of bodies but for those of its last row.
+#: A row group has at most so many rows, and bytes but for those of its last row.
 GROUP_ROWS = 5_000
 GROUP_BYTES = 8 * 1024 * 1024
+#: Of so many copies the headers of one are looked at: where these have more bytes on average, those of all count.
+SAMPLE, SMALL_HEADERS = 16, 2_000
 
 
 @dataclass(slots=True)
@@ -48,9 +50,10 @@ class BatchWriter:
         self._constants = constants
         self._letters: list[DeadLetter] = []
         self._received: list[Micros] = []
-        self._pending_bytes = 0
+        self._pending_weight = 0
         self.copies = 0
-        self.bytes = 0
+        self.bytes = 0  # of bodies
+        self.weight = 0  # bytes of bodies, and of headers where they are large
         folder = self._path.rpartition("/")[0]
         self._folders = _folders_to_sync(folder, staging.root) if staging.is_local else []
         with staging_errors(self._path):
@@ -80,25 +83,25 @@ class BatchWriter:
         row group of them is made a table at once."""
         if not all(type(letter.body) is bytes for letter in letters):
             letters = [letter if type(letter.body) is bytes else as_far_as_possible(letter) for letter in letters]
-        sizes = [len(letter.body) for letter in letters]
-        if self._pending_bytes + sum(sizes) < GROUP_BYTES and len(self._letters) + len(letters) < GROUP_ROWS:
-            self._collect(letters, sum(sizes), received_at)
+        weights = _weights(letters)
+        if self._pending_weight + sum(weights) < GROUP_BYTES and len(self._letters) + len(letters) < GROUP_ROWS:
+            self._collect(letters, sum(weights), received_at)
             return
-        begin = size = 0
-        for end, one in enumerate(sizes, 1):
-            size += one
-            if self._pending_bytes + size >= GROUP_BYTES or len(self._letters) + end - begin >= GROUP_ROWS:
-                self._collect(letters[begin:end], size, received_at)
+        begin = weight = 0
+        for end, one in enumerate(weights, 1):
+            weight += one
+            if self._pending_weight + weight >= GROUP_BYTES or len(self._letters) + end - begin >= GROUP_ROWS:
+                self._collect(letters[begin:end], weight, received_at)
                 self._write_group()
-                begin, size = end, 0
-        self._collect(letters[begin:], size, received_at)
+                begin, weight = end, 0
+        self._collect(letters[begin:], weight, received_at)
 
-    def _collect(self, letters: Sequence[DeadLetter], size: int, received_at: Micros) -> None:
+    def _collect(self, letters: Sequence[DeadLetter], weight: int, received_at: Micros) -> None:
         self._letters.extend(letters)
         self._received.extend([received_at] * len(letters))
         self.copies += len(letters)
-        self.bytes += size
-        self._pending_bytes += size
+        self.weight += weight
+        self._pending_weight += weight
 
     def add_table(self, table: pa.Table) -> None:
         """Add a row group of another batch file; its copies get the next row numbers, and this batch's id."""
@@ -142,13 +145,30 @@ class BatchWriter:
     def _write_group(self) -> None:
         letters, self._letters = self._letters, []
         received, self._received = self._received, []
-        self._pending_bytes = 0
+        self._pending_weight = 0
         if self._by_origin:
             letters, received = _by_origin(letters, received)
         first = self.copies - len(letters)
         table = to_table(letters, received, self._constants, first)
+        self.bytes += pc.sum(table.column("body_bytes")).as_py() or 0
         with staging_errors(self._path):
             self._writer.write_table(table)
+
+
+def _weights(letters: Sequence[DeadLetter]) -> list[int]:
+    """Of each copy the bytes that it takes in memory, by and large: a consumer may leave stack traces in headers."""
+    bodies = [len(letter.body) for letter in letters]
+    sample = [_header_bytes(letter) for letter in letters[::SAMPLE]]
+    if sum(sample) <= SMALL_HEADERS * len(sample):
+        return bodies
+    return [body + _header_bytes(letter) for body, letter in zip(bodies, letters, strict=True)]
+
+
+def _header_bytes(letter: DeadLetter) -> int:
+    try:
+        return sum(len(value) for _, _, value in letter.headers)
+    except (TypeError, ValueError):  # no header that any protocol allows
+        return 0
 
 
 def _by_origin(letters: list[DeadLetter], received: list[Micros]) -> tuple[list[DeadLetter], list[Micros]]:
