@@ -47,13 +47,13 @@ def emptied(settings: Settings, *queues: str) -> None:
     ledger.close()
 
 
-def looked_at(settings: Settings, queue: str, oldest_at: datetime) -> None:
+def looked_at(settings: Settings, queue: str, oldest_at: datetime, retention: timedelta | None = None) -> None:
     """A run drained this source, but not to its end: what is left was enqueued after ``oldest_at``."""
     ledger = Ledger(settings.database)
     lease = leases.acquire(
         ledger, "orders", "run-2", holder="ana", trigger="manual", ttl=timedelta(minutes=1), now=NOON
     )
-    known = Expiry(None, oldest_at)
+    known = Expiry(retention, oldest_at)
     expiry.note(ledger, lease, queue, known, rescued=0, expiring_at=NOON, began_at=NOON, now=NOON)
     ledger.close()
 
@@ -106,3 +106,15 @@ def test_says_what_to_do(settings: Settings) -> None:
         "orders-dlq (route orders) was last emptied 72 hours ago and keeps messages for 4d: "
         "run `redrive drain orders`, or find out why its runs don't"
     )
+
+
+def test_a_route_whose_configuration_is_broken_is_told_of_too(settings: Settings, tmp_path: Path) -> None:
+    """It may have lost its schedule, and then nothing else of it fails."""
+    emptied(settings, "orders-dlq")
+    looked_at(settings, "orders-dlq", NOON, timedelta(days=4))
+    text = CONFIG.replace("broker: memory", "broker: memory\n    schedule: now and then")
+    text += CONFIG.replace("routes:\n", "").replace("orders", "mail")
+    broken = configuration.parse(text, env={}, root=tmp_path, without_broken=True)
+    assert list(broken.broken) == ["orders"]
+    assert risks(broken, timedelta(days=1)) == []
+    assert risks(broken, timedelta(days=2)) == ["orders-dlq"]

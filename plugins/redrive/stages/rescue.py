@@ -1,5 +1,6 @@
 """Rescue: which sources hold messages that may expire unread, because nobody has emptied them or gets to their end."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -43,21 +44,28 @@ def at_risk(settings: Settings, *, now: datetime, only: str | None = None) -> li
     Counted from when a source was last drained to its end, or where that is longer ago or never happened, from the
     oldest message that drains may have left there; by what the configuration, or else the broker at the last drain,
     says of its retention. A source that was never drained, or of whose retention nobody said anything, can't be judged.
+    Of a broken route, which nobody drains until it is mended, the ledger knows the sources.
     """
     ledger = Ledger(settings.database)
     found = []
     try:
         with ledger.read() as connection:
-            for name in [only] if only else settings.routes:
-                route = settings.routes[name]
+            for name in [only] if only else [*settings.routes, *settings.broken]:
                 known = expiry.of_sources(connection, name)
-                for source in source_expansion.as_known(route, known).sources:
-                    emptied = horizon.drained_to(connection, name, [source.queue])
-                    told = known.get(source.queue, Expiry())
-                    retention = source.retention or told.retention
+                for queue, configured in _sources(settings, name, known).items():
+                    emptied = horizon.drained_to(connection, name, [queue])
+                    told = known.get(queue, Expiry())
+                    retention = configured or told.retention
                     since = min((at for at in (emptied, told.oldest_at) if at is not None), default=None)
                     if since is not None and retention is not None and now - since >= retention * SHARE:
-                        found.append(Risk(name, source.queue, now - since, retention, since == emptied))
+                        found.append(Risk(name, queue, now - since, retention, since == emptied))
     finally:
         ledger.close()
     return sorted(found, key=lambda risk: risk.unseen / risk.retention, reverse=True)
+
+
+def _sources(settings: Settings, name: str, known: Mapping[str, Expiry]) -> dict[str, timedelta | None]:
+    """The sources of a route, each with how long it keeps messages, where the configuration says so."""
+    if name in settings.broken:
+        return dict.fromkeys(known)
+    return {one.queue: one.retention for one in source_expansion.as_known(settings.routes[name], known).sources}
