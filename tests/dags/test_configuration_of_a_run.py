@@ -17,7 +17,7 @@ from tests.workshop import KEY_ERROR, REFUSED, ROUTE, Workshop, micros
 from redrive import settings as configuration
 from redrive.airflow import failures, run_params, spark_operators, tasks
 from redrive.cli.control import status
-from redrive.errors import BrokerUnavailable, QueuesFailed, SettingsError
+from redrive.errors import BrokerUnavailable, QueuesFailed, SettingsError, UsageError
 from redrive.ledger.engine import sql
 from redrive.settings import Settings
 from redrive.stages import context as stage_context
@@ -62,8 +62,10 @@ class Shop(Workshop):
 
     def from_the_drain_on(self) -> dict[str, Any]:
         """Its other tasks; the report."""
-        if (manifest := self.task("prepare", self.run)) is not None:
-            classify(manifest)
+        self.manifest = self.task("prepare", self.run)
+        if self.manifest is not None:
+            with spark_operators.holding_route(self.context()):
+                classify(self.manifest)
         self.task("load")
         self.task("resolve", self.run)
         self.task("plan", self.run)
@@ -76,10 +78,10 @@ class Shop(Workshop):
     # --- what Airflow is to a task ------------------------------------------------------------------
 
     try_number, max_tries = 1, 0
+    manifest: str | None = None
 
     def xcom_pull(self, task_ids: str, **_: object) -> Any:
-        assert task_ids == "begin"
-        return self.run
+        return {"begin": self.run, "prepare": self.manifest}[task_ids]
 
     def get_task_states(self, *, run_ids: list[str], **_: object) -> dict[str, dict[str, str]]:
         return {run_ids[0]: {"report": "success"}}
@@ -87,7 +89,13 @@ class Shop(Workshop):
     def context(self) -> dict[str, Any]:
         params = {name: param.value for name, param in run_params.route_params().items()}
         dag_run = SimpleNamespace(dag_id="redrive_orders", run_id=self.dag_run, run_type="manual", conf={})
-        return {"ti": self, "dag_run": dag_run, "params": params, "outlet_events": defaultdict(MagicMock)}
+        return {
+            "ti": self,
+            "task": SimpleNamespace(),
+            "dag_run": dag_run,
+            "params": params,
+            "outlet_events": defaultdict(MagicMock),
+        }
 
 
 @pytest.fixture
@@ -340,3 +348,19 @@ def test_the_delivery_of_what_was_released_fails_for_a_destination_when_people_a
         shop.task("deliver_released", "orders")
     assert asked == ["escalate"]
     assert shop.query("select status from runs order by fence desc limit 1") == [("failed",)]
+
+
+def test_what_was_cleared_without_prepare_says_so(shop: Shop) -> None:
+    """Airflow clears `begin` with it, so the run is another one for the ledger: what Spark had found for it is gone."""
+    shop.die("a", "b")
+    shop.to_the_drain("first")
+    shop.manifest = shop.task("prepare", shop.run)
+    shop.run = shop.task("begin", "orders")
+    for again in (lambda: shop.task("load"), lambda: spark_operators.holding_route(shop.context()).__enter__()):
+        with pytest.raises(UsageError, match=r"begun anew.*: clear `prepare`, with all that comes after it"):
+            again()
+    assert isinstance(UsageError(), failures.HOPELESS), "so that nothing is tried again"
+    assert shop.from_the_drain_on()["new"] == 2
+
+    shop.run = shop.task("begin", "orders")
+    assert shop.task("load")["new"] == 0, "nothing waits for it"

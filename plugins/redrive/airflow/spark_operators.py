@@ -91,12 +91,14 @@ def _began_with(context: Any) -> Settings:
 @contextmanager
 def holding_route(context: Any) -> Iterator[None]:
     """Hold the route while Spark works, which writes nothing into the ledger and may take longer than a lease."""
-    from redrive.stages import heartbeat  # noqa: PLC0415
+    from redrive.stages import heartbeat, pipeline  # noqa: PLC0415
     from redrive.stages.context import Run  # noqa: PLC0415
 
     run, began = Run.from_json(context["ti"].xcom_pull(task_ids="begin")), time.monotonic()
+    settings = configuration.load()
+    pipeline.refuse_earlier_question(settings, run)
     try:
-        with heartbeat.beating(configuration.load(), run):
+        with heartbeat.beating(settings, run):
             yield
     finally:
         _note_page(context)

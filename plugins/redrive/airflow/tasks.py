@@ -105,9 +105,13 @@ def _prepare(run: Counts) -> str | None:
 def _load() -> Counts:
     """Takes Spark's result into the ledger: messages, causes, groups, and what came back."""
     from redrive.stages import pipeline  # noqa: PLC0415
+    from redrive.stages.context import Run  # noqa: PLC0415
 
     # Pulled by name: Airflow allows a task that follows a setup task directly no rule but all_success.
-    run = get_current_context()["ti"].xcom_pull(task_ids="begin")
+    ti = get_current_context()["ti"]
+    run = ti.xcom_pull(task_ids="begin")
+    if ti.xcom_pull(task_ids="prepare"):  # Airflow clears `begin` with any task, and `prepare` with none but itself
+        pipeline.refuse_earlier_question(configuration.load(), Run.from_json(run), loading=True)
     return _stage(run, pipeline.load)
 
 

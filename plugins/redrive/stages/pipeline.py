@@ -17,7 +17,7 @@ from typing import Any
 from redrive import settings as configuration
 from redrive.brokers.base import Broker
 from redrive.connections import storage
-from redrive.errors import BalanceBroken, QueuesFailed, SettingsError
+from redrive.errors import BalanceBroken, QueuesFailed, SettingsError, UsageError
 from redrive.ledger import configurations, leases, schema
 from redrive.ledger.delivery import recovery
 from redrive.ledger.drain import batches, horizon
@@ -197,6 +197,23 @@ def prepare_classification(settings: Settings, run: Run, **options: Any) -> str 
     """The manifest for Spark; None when nothing waits, and then no Spark is started."""
     with Context(settings, run, **options) as context:
         return classify_stage.prepare(context)
+
+
+def refuse_earlier_question(settings: Settings, run: Run, *, loading: bool = False) -> None:
+    """Raise :class:`UsageError` where ``run`` was begun anew and has not asked Spark since: what it asked before is
+    gone. ``loading`` is no harm where nothing waits for it."""
+    ledger = Ledger(settings.database)
+    try:
+        asked = classify_stage.PREPARE in leases.counts_of(ledger, run.run_id)
+        with ledger.read() as connection:
+            if asked or (loading and not batches.unloaded(connection, run.route)):
+                return
+    finally:
+        ledger.close()
+    raise UsageError(
+        f"run {run.run_id} was begun anew, and what it had asked Spark before is gone: clear `prepare`, with all that"
+        " comes after it. Nothing is lost; the next run goes on with it too"
+    )
 
 
 def load(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
