@@ -83,6 +83,17 @@ class TestABrokenRoute:
         assert "broken" not in both["redrive_orders"].tags
         assert "routes.Mail-2.drain.at: unknown key" in str(both["redrive_mail_2"].doc_md)
 
+    @pytest.mark.parametrize("name", ["review", "audit"])
+    def test_has_no_dag_in_the_place_of_the_one_for_all_routes(
+        self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = tmp_path / "redrive.yaml"
+        file.write_text(CONFIG + CONFIG.replace("routes:", "").replace("orders:", f"{name}:", 1))
+        monkeypatch.setenv("REDRIVE_CONFIG", str(file))
+        made = routes.dags()
+        assert set(made) == {"redrive_orders", f"redrive_route_{name}"}
+        assert f"the DAG redrive_{name} serves all routes" in str(made[f"redrive_route_{name}"].doc_md)
+
     def test_keeps_its_tasks_for_runs_that_began_before(self, both: dict[str, DAG]) -> None:
         assert both["redrive_mail_2"].task_ids == both["redrive_orders"].task_ids
         assert both["redrive_mail_2"].get_task("begin").op_args == ("Mail-2",)

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from airflow.sdk import DAG, chain, get_parsing_context
 
 from redrive.airflow import assets, definitions, links, run_params, tasks
-from redrive.settings import Settings
+from redrive.settings import TAKEN, Settings
 
 
 def dags() -> dict[str, DAG]:
@@ -47,6 +47,8 @@ def _dags(settings: Settings, only: str | None) -> Iterator[DAG]:
             yield _route_dag(settings, name)
     for name, broken in settings.broken.items():
         shown = re.sub(r"[^a-z0-9_]", "_", name.lower())[:40]  # the name may be what is wrong
+        if shown in TAKEN:
+            shown = f"route_{shown}"
         if shown not in settings.routes and only in (None, definitions.dag_id(shown)):
             remains = settings.model_copy(update={"routes": {shown: broken.remains}})
             yield definitions.mark_broken(_route_dag(remains, shown, begins=name), broken.problem, page=__doc__)

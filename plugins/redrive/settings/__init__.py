@@ -6,7 +6,7 @@ named by their Airflow id, and values can come from the environment as ``${VAR}`
 """
 
 from redrive.settings.file import POLICY_KEYS, Written, load, load_policy, parse, written
-from redrive.settings.models import Broken, Settings
+from redrive.settings.models import TAKEN, Broken, Settings
 from redrive.settings.places import checkout, config_path, home
 from redrive.settings.processed_check import CheckAnswer, ProcessedCheck
 from redrive.settings.route import Route
@@ -34,6 +34,7 @@ __all__ = [
     "ANY_BROKER",
     "LONGEST_LEASE",
     "POLICY_KEYS",
+    "TAKEN",
     "Ages",
     "Backoff",
     "Breaker",

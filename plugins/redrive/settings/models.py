@@ -5,9 +5,9 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, NamedTuple, Self, get_args
+from typing import Annotated, Any, Final, NamedTuple, Self, get_args
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from redrive.errors import SettingsError
 from redrive.settings.route import Route
@@ -26,7 +26,17 @@ class Broken(NamedTuple):
     remains: Route  # what can be read of it, to show it by; never to run it
 
 
-RouteName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")]
+#: No route is called so: the DAGs ``redrive_review`` and ``redrive_audit`` serve all routes.
+TAKEN: Final = ("review", "audit")
+
+
+def _not_taken(name: str) -> str:
+    if name in TAKEN:
+        raise ValueError(f"a route can't be called so: the DAG redrive_{name} serves all routes")
+    return name
+
+
+RouteName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$"), AfterValidator(_not_taken)]
 
 
 class Settings(Part):
@@ -59,7 +69,9 @@ class Settings(Part):
         default={}, description="Anything that a route may say. A route's own keys override it."
     )
     routes: dict[RouteName, Route] = Field(
-        default={}, description="The routes by name: at most 40 lower-case letters, digits and underscores."
+        default={},
+        description="The routes by name: at most 40 lower-case letters, digits and underscores; not `review`, not "
+        "`audit`.",
     )
 
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
