@@ -166,7 +166,7 @@ def _weights(letters: Sequence[DeadLetter]) -> list[int]:
 
 def _header_bytes(letter: DeadLetter) -> int:
     try:
-        return sum(len(value) for _, _, value in letter.headers)
+        return sum(len(name) + len(value) for name, _, value in letter.headers)
     except (TypeError, ValueError):  # no header that any protocol allows
         return 0
 
