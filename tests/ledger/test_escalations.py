@@ -482,10 +482,10 @@ def test_a_decision_that_changes_while_it_is_applied_waits_for_the_next_time(bug
         page = applying.decided(connection, "orders", approvals=1, after=-1, limit=10)
     person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana' where payload = 'a'")
     run = bug.begin(even_if_paused=True)
-    done = applying.apply(bug.ledger, run.lease, redeliver=[], discard=page, refuse=[], now=bug.now())
+    done = applying.apply(bug.ledger, run.lease, redeliver=[], discard=page, refuse=[], first=1, now=bug.now())
     assert done == {"released": 0, "discarded": 1, "refused": 0}
     refused = applying.apply(
-        bug.ledger, run.lease, redeliver=[], discard=[], refuse=[(one, "stale") for one in page], now=bug.now()
+        bug.ledger, run.lease, redeliver=[], discard=[], refuse=[(one, "stale") for one in page], first=1, now=bug.now()
     )
     assert refused["refused"] == 0
     pipeline.finish(bug.settings, run, "succeeded", bug.now)
@@ -502,7 +502,9 @@ def test_a_decision_that_is_being_changed_right_now_is_waited_for(bug: Workshop)
     done: list[dict[str, int]] = []
 
     def apply() -> None:
-        done.append(applying.apply(bug.ledger, run.lease, redeliver=[], discard=page, refuse=[], now=bug.now()))
+        done.append(
+            applying.apply(bug.ledger, run.lease, redeliver=[], discard=page, refuse=[], first=1, now=bug.now())
+        )
 
     thread = threading.Thread(target=apply)
     with bug.ledger.write() as connection:
@@ -546,7 +548,7 @@ def test_a_page_that_is_applied_twice_is_applied_once(bug: Workshop) -> None:
         page: list[Decided] = applying.decided(connection, "orders", approvals=1, after=-1, limit=10)
     run = bug.begin(even_if_paused=True)
     done = [
-        applying.apply(bug.ledger, run.lease, redeliver=page, discard=[], refuse=[], now=bug.now())["released"]
+        applying.apply(bug.ledger, run.lease, redeliver=page, discard=[], refuse=[], first=1, now=bug.now())["released"]
         for _ in range(2)
     ]
     assert done == [2, 0]
@@ -653,7 +655,7 @@ def test_a_message_that_can_not_be_sent_after_its_release_is_refused_with_the_re
     plant.change("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
     with plant.ledger.read() as connection:
         page = applying.decided(connection, "orders", approvals=1, after=-1, limit=10)
-    applying.apply(plant.ledger, plant.lease, redeliver=page, discard=[], refuse=[], now=plant.now)
+    applying.apply(plant.ledger, plant.lease, redeliver=page, discard=[], refuse=[], first=1, now=plant.now)
     plant.send("release", status="refused", detail="too large")
     assert plant.states() == {"escalated": 1}
     assert plant.rows("select status, refusal from escalated_messages") == [

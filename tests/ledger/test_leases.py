@@ -237,11 +237,10 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     ),
     "suppress_escalation": lambda p, z, s: escalations.suppress(p.ledger, z, [1], p.now),
     "apply_decisions": lambda p, z, s: applying.apply(
-        p.ledger, z, redeliver=[], discard=[DECIDED], refuse=[], now=p.now
+        p.ledger, z, redeliver=[], discard=[DECIDED], refuse=[], first=1, now=p.now
     ),
     "stand": lambda p, z, s: standing.apply(p.ledger, z, approvals=1, now=p.now),
     "rule": lambda p, z, s: rulings.apply(p.ledger, z, p.now),
-    "regate": lambda p, z, s: breakers.regate(p.ledger, z, first=1, now=p.now),
     "ask_about_suspected": lambda p, z, s: suspects.write_reviews(
         p.ledger, z, [escalations.Review(CANDIDATE, b"", None, [], None, "discard")], p.now
     ),

@@ -13,6 +13,7 @@ from redrive.brokers.memory import MemoryBroker
 from redrive.ledger.account import inspecting
 from redrive.ledger.delivery import breakers
 from redrive.ledger.engine import Ledger
+from redrive.ledger.review import applying
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
 from redrive.policy.worked_past import Consumption, Sends, worked_past
@@ -260,6 +261,37 @@ def test_what_people_released_goes_out_as_a_canary_also_when_the_delivery_comes_
     run = one.begin()
     assert one.deliver(run)["redelivered"] == 4
     pipeline.finish(one.settings, run, "succeeded", one.now)
+
+
+@pytest.mark.parametrize("trouble", ["a clock that is ahead", "a review that dies"])
+def test_what_people_release_goes_behind_a_canary_whatever_becomes_of_the_review(
+    shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """The gate was opened by a process whose clock is ahead; or the review dies when it has released the messages."""
+    one = shop(backlog=0, broken=True)
+    one.die(*[f"{n:03}" for n in range(20)], error=KEY_ERROR)
+    one.cycle()
+    ahead = timedelta(minutes=5 if trouble == "a clock that is ahead" else 0)
+    breakers.release_group(one.ledger, "orders", 1, first=None, by="ana", now=one.now() + ahead)
+    one.advance(minutes=1)
+    with one.ledger.write() as connection:
+        connection.exec_driver_sql("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    if ahead:
+        one.review()
+    else:
+        apply = applying.apply
+        monkeypatch.setattr(applying, "apply", lambda *args, **options: killed(apply(*args, **options)))
+        with pytest.raises(KeyboardInterrupt):
+            one.review()
+        monkeypatch.undo()
+        one.advance(hours=1)
+    assert one.query("select distinct releases from messages") == [(1,)]
+    one.cycle()
+    assert one.states() == {"sent": 4, "held": 16}
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def meanwhile(

@@ -5,7 +5,6 @@ from pathlib import Path
 from redrive import corrections
 from redrive.brokers import registry
 from redrive.corrections import Bounds, Correction, Original
-from redrive.ledger.delivery import breakers
 from redrive.ledger.drain import suspects
 from redrive.ledger.review import applying, rulings, standing
 from redrive.ledger.review.applying import Decided
@@ -25,7 +24,7 @@ def apply_decisions(context: Context) -> dict[str, int]:
     with context.ledger.read() as connection:
         missing = suspects.without_payload(connection, context.name)
     suspects.adopt(context.ledger, context.lease, context.now(), escalate.bodies(context, missing))
-    bounds = bounds_of(context.route)
+    bounds, canary = bounds_of(context.route), context.route.canary
     after = -1
     while True:
         with context.ledger.read() as connection:
@@ -58,12 +57,11 @@ def apply_decisions(context: Context) -> dict[str, int]:
             discard=discard,
             not_there=not_there,
             refuse=refuse,
+            first=canary.first if canary else None,
             now=context.now(),
         )
         totals = {name: totals[name] + done[name] for name in totals}
     if totals["released"]:
-        canary = context.route.canary
-        breakers.regate(context.ledger, context.lease, first=canary.first if canary else None, now=context.now())
         # Not left to the next plan: a delivery may come first, and a claim looks at no gate.
         plan.admit(context)
     return totals

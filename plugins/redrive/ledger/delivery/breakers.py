@@ -386,29 +386,17 @@ def end_cool_down(tx: Transaction, which: str = "true", values: Mapping[str, Any
     )
 
 
-#: Gates of groups of which a person released something since the stage began, and that don't try it yet.
-_RELEASED_SINCE = """
-group_id is not null and stage in ('failed', 'tripped', 'open') and stage_at < (
-    select max(changed_at) from messages
-    where
-        messages.route = :route and messages.plan = 'release' and messages.group_id = breakers.group_id
-)
-and group_id in (
-    select group_id from messages where route = :route and plan = 'release' and state in ('waiting', 'held')
-)
-"""
-
-
-def regate(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetime) -> int:
-    """The gate of groups that people released goes back to a canary: a fix is a claim, not a fact."""
-    with ledger.under(lease, now) as tx:
-        return begin_anew(
-            tx,
-            Stage.OPEN if first is None else Stage.CANARY,
-            allowed=first or 0,
-            reason="People released messages of it.",
-            which=_RELEASED_SINCE,
-        )
+def regate(tx: RunTransaction, released: str, *, first: int | None) -> int:
+    """The gates of the groups of which people ``released`` messages (SQL that selects their ids) go back to a canary,
+    unless they are tried already (``first`` None: they open): a fix is a claim, not a fact. How many gates."""
+    return begin_anew(
+        tx,
+        Stage.OPEN if first is None else Stage.CANARY,
+        allowed=first or 0,
+        reason="People released messages of it.",
+        which="group_id is not null and stage in ('failed', 'tripped', 'open') and group_id in"
+        f" (select group_id from messages where {tx.dialect.few('message_id', released)})",
+    )
 
 
 def move_route(tx: RunTransaction, reason: str) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.corrections import Correction
+from redrive.ledger.delivery import breakers
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move_each
@@ -125,11 +126,13 @@ def apply(
     redeliver: Sequence[Decided],
     discard: Sequence[Decided],
     refuse: Sequence[tuple[Decided, str]],
+    first: int | None,
     now: datetime,
     not_there: Sequence[Decided] = (),
 ) -> dict[str, int]:
     """Apply decisions of the lease's route in one transaction. Rows that changed since they were read are left for the
-    next time: a reviewer's late change waits for us, or we for it."""
+    next time: a reviewer's late change waits for us, or we for it. A group of which something is released is tried
+    with its ``first`` few; None: with no canary."""
     chosen = (
         [(one, "redeliver", None) for one in redeliver]
         + [(one, "discard", None) for one in discard]
@@ -171,6 +174,14 @@ def apply(
             set_=f"plan = '{Plan.RELEASE}', releases = releases + 1, send_failures = 0, next_attempt_at = :now,"
             " reason = null",
         )
+        if released:
+            # In the same transaction: a review that dies here, or whose clock is behind, leaves no gate open.
+            breakers.regate(
+                tx,
+                "select messages.message_id from taken inner join messages on messages.message_id = taken.message_id"
+                f" where taken.what = 'redeliver' and messages.state = 'waiting' and plan = '{Plan.RELEASE}'",
+                first=first,
+            )
         discarded = sum(
             move_each(
                 tx,
