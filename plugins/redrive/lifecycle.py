@@ -150,6 +150,15 @@ class Outcome(StrEnum):
     CONFIRMED = "confirmed"  # it is proved to be processed
 
 
+class Question(StrEnum):
+    """What people are asked about a message."""
+
+    FAILURE = "failure"  # it failed: what becomes of it
+    SENT = "sent"  # it may have been sent already, and processed: whether to send it all the same
+    SECOND_COPY = "second_copy"  # whether it is one of a message that is known
+    RESTORED = "restored"  # whether a restore has put it back into its queue; also where a restore says that it has
+
+
 class ReviewStatus(StrEnum):
     """Where a question to people stands."""
 

@@ -20,6 +20,7 @@ from redrive.ledger.review.applying import Decided
 from redrive.message import DeadLetter, Header
 from redrive.stages import pipeline
 from tests.ledger.planting import NOW, Plant
+from tests.stages.test_restored_ledger import adopt
 from tests.workshop import KEY_ERROR, Workshop
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -694,6 +695,18 @@ def test_a_group_tells_what_people_decided_last_and_not_what_was_asked_last(work
     workshop.advance(hours=1)
     workshop.cycle()
     assert workshop.query(last) == [(1, "redeliver", "ben", "decided last time: redeliver by ben")], "of people"
+
+
+def test_that_something_was_sent_already_is_no_advice_about_what_failed(workshop: Workshop) -> None:
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    assert adopt(workshop, restored=True) == {"doubted": 1}
+    workshop.die("b", error=KEY_ERROR)
+    workshop.cycle()
+    assert rows(workshop, "payload, question") == [("a", "sent"), ("b", "failure")]
+    person(workshop, "update escalated_messages set decision = 'discard', decided_by = 'ana' where payload = 'a'")
+    workshop.review()
+    assert workshop.query("select open_messages, last_decision from review_groups") == [(1, None)]
 
 
 def test_a_group_is_given_advice_only_where_it_is_right_for_all_that_is_open(workshop: Workshop) -> None:

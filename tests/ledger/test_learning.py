@@ -15,6 +15,7 @@ from redrive.stages import learn
 from tests.ledger.planting import Plant
 from tests.ledger.test_escalations import person
 from tests.ledger.test_restore import restore
+from tests.stages.test_restored_ledger import adopt
 from tests.workshop import Workshop
 
 
@@ -55,17 +56,21 @@ def test_the_ledger_tells_what_stayed_away_and_what_came_back(plant: Plant) -> N
 
 
 def test_what_people_did_not_say_about_a_failure_teaches_nothing(workshop: Workshop) -> None:
-    """A restore closes what it puts back, and a second copy is discarded because there is a first one."""
+    """A restore closes what it puts back; a second copy is discarded because there is a first one, and what may have
+    been sent already because it was."""
     workshop.die(*"abcdef", error="zorp blinked")
     workshop.cycle()
     person(workshop, "update escalated_messages set decision = 'discard', decided_by = 'ana' where payload = 'a'")
     person(
         workshop,
-        "update escalated_messages set decision = 'discard', decided_by = 'ana', reason = 'It may be a second copy of"
-        " message r-1: then discard it.' where payload = 'b'",
+        "update escalated_messages set decision = 'discard', decided_by = 'ana', question = 'second_copy'"
+        " where payload = 'b'",
     )
     workshop.review()
-    assert restore(workshop)["restored"] == 4
+    assert restore(workshop, limit=3)["restored"] == 3
+    assert adopt(workshop, restored=True) == {"doubted": 1}
+    person(workshop, "update escalated_messages set decision = 'discard', decided_by = 'ana' where status = 'reopened'")
+    assert workshop.review()["discarded"] == 1
     assert workshop.query("select decision, count(*) from escalated_messages group by decision") == [("discard", 6)]
     with workshop.ledger.read() as connection:
         assert [lesson.discarded for lesson in learning.lessons(connection)] == [1]

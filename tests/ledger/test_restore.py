@@ -12,14 +12,15 @@ import pytest
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettlementFailed
 from redrive.ledger.account import inspecting
 from redrive.ledger.engine import sql
+from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header, tracking_headers
 from redrive.stages import pipeline
 from tests.ledger.planting import entering
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
 
-def restore(workshop: Workshop) -> dict[str, Any]:
-    run = workshop.begin(even_if_paused=True)
+def restore(workshop: Workshop, **selection: Any) -> dict[str, Any]:
+    run = workshop.begin(even_if_paused=True, selection=Selection(**selection))
     try:
         return pipeline.restore(workshop.settings, run, **workshop.options())
     finally:

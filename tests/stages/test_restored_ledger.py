@@ -13,6 +13,7 @@ from redrive.ledger.drain import adopting, batches
 from redrive.ledger.engine import Ledger, sql
 from redrive.stages import pipeline
 from redrive.staging.batch_files import Staging
+from tests.ledger.test_restore import restore
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
 
@@ -173,6 +174,24 @@ def test_who_was_asked_already_at_the_time_of_the_backup_is_told_that_somebody_m
     assert workshop.query(told) == [("reopened", adopting.OF_A_BACKUP)]
     workshop.change(decide)
     assert workshop.review()["released"] == 1, "people may know better"
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_may_have_been_processed_since_the_backup_is_not_put_back_before_a_person_says_so(
+    workshop: Workshop, asked: bool
+) -> None:
+    """From its queue it would be drained as a new message, and sent in silence."""
+    workshop.die("a", error=KEY_ERROR if asked else REFUSED)
+    workshop.cycle() if asked else workshop.planned()
+    workshop.advance(hours=1)
+    assert adopt(workshop, restored=True) == {"doubted": 1}
+    workshop.cycle()
+    found = restore(workshop)
+    assert (found["restored"], found["unknown"]) == (0, 1)
+    workshop.change("update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = 'nothing ran'")
+    assert workshop.review()["released"] == 1
+    assert restore(workshop)["restored"] == 1
+    assert workshop.bodies("orders-dlq") == [b"a"]
 
 
 def test_what_was_on_its_way_to_people_at_the_time_of_the_backup_says_so(workshop: Workshop) -> None:

@@ -39,6 +39,8 @@ PERHAPS_SENT = (
     " and last.attempt = messages.attempts and last.unknown_at is not null and last.sent_at is null"
     " and coalesce(last.outcome, '') not in ('returned', 'confirmed'))"
 )
+#: The message may have been processed already, by a send of which nobody knows: people are asked about that.
+IN_DOUBT = f"(messages.doubted or {PERHAPS_SENT})"
 #: Over ``delivery_slices``: something of it was sent, and what becomes of that is still to be seen.
 NOT_OBSERVED = "sent > 0 and observed_at is null"
 #: The same of a slice of which nothing more is sent. Without the brackets SQLite looks for it among all closed slices.

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from redrive.ledger.drain import suspects
 from redrive.ledger.engine import sql
-from redrive.ledger.review import restoring
+from redrive.lifecycle import Question
 
 #: The newest groups that are looked at: what has not happened for long has been mended.
 MAX_GROUPS = 50_000
@@ -38,9 +37,8 @@ def lessons(connection: Connection) -> list[Lesson]:
             " decided as ("
             "  select group_id, sum(case when decision = 'edit' then 1 else 0 end) as edited,"
             "   sum(case when decision = 'discard' then 1 else 0 end) as discarded"
-            "  from escalated_messages where status = 'applied' and group_id is not null"
-            # Whether there are two of a message was another question, and what a restore wrote is nobody's answer.
-            "  and decided_by <> :restore and reason not like :second_copy group by group_id)"
+            f"  from escalated_messages where status = 'applied' and question = '{Question.FAILURE}'"
+            "  and group_id is not null group by group_id)"
             " select template, coalesce(stayed_away, 0), coalesce(returned, 0), coalesce(edited, 0),"
             " coalesce(discarded, 0) from failure_groups"
             " left join sends on sends.group_id = failure_groups.group_id"
@@ -48,6 +46,6 @@ def lessons(connection: Connection) -> list[Lesson]:
             " where sends.group_id is not null or decided.group_id is not null"
             " order by failure_groups.last_seen_at desc, failure_groups.group_id desc limit :limit"
         ),
-        {"limit": MAX_GROUPS, "restore": restoring.ACTOR, "second_copy": f"{suspects.SECOND_COPY}%"},
+        {"limit": MAX_GROUPS},
     )
     return [Lesson(str(template), *(int(count) for count in counts)) for template, *counts in rows]

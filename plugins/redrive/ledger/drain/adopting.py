@@ -15,7 +15,7 @@ from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move, record_event
 from redrive.ledger.predicates import ASKED, TO_ASK, UNDECIDED_REVIEW
 from redrive.ledger.transactions import RouteLease, RunTransaction
-from redrive.lifecycle import State
+from redrive.lifecycle import Question, State
 from redrive.message import ROW_BITS
 
 OF_A_FILE = (
@@ -57,7 +57,7 @@ def hold_for_people(tx: RunTransaction, batch_ids: Sequence[int]) -> int:
                 "high": (batch_id + 1) << ROW_BITS,
                 "why": OF_A_FILE,
             },
-            set_="reason = :why",
+            set_="reason = :why, doubted = true",
             action=Action.PUT_TO_REVIEW,
             reason=OF_A_FILE,
         )
@@ -76,7 +76,7 @@ def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
         values = {"why": OF_A_BACKUP}
         doubted += tx.execute(
             sql(
-                "update messages set reason = coalesce(reason || ' ', '') || :why where route = :route"
+                "update messages set doubted = true, reason = coalesce(reason || ' ', '') || :why where route = :route"
                 f" and {TO_ASK} and coalesce(reason, '') not like '%' || :why"
             ),
             values,
@@ -88,15 +88,17 @@ def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
                 State.TO_REVIEW,
                 where="route = :route",
                 values=values,
-                set_="reason = :why, next_attempt_at = null",
+                set_="reason = :why, next_attempt_at = null, doubted = true",
                 action=Action.PUT_TO_REVIEW,
                 reason=OF_A_BACKUP,
             )
+        tx.execute(sql(f"update messages set doubted = true where route = :route and {ASKED}"))
         asked_again = tx.execute(
             sql(
                 "update escalated_messages set status = 'reopened', decision = null, decided_at = null,"
                 " approved_by = null, refusal = case when status = 'decided' then '' else coalesce(refusal || ' ', '')"
-                " end || :why where route = :route and"
+                f" end || :why, question = case when question = '{Question.FAILURE}' then '{Question.SENT}'"
+                " else question end where route = :route and"
                 f" (status = 'decided' or {UNDECIDED_REVIEW} and coalesce(refusal, '') not like '%' || :why)"
                 # what was released is asked about again once it is on its way to people
                 " and not exists (select 1 from messages where messages.message_id = escalated_messages.message_id"

@@ -37,7 +37,8 @@ update messages set
     cause = incoming.cause, group_id = incoming.group_id, kind = incoming.kind, copy_id = incoming.message_id,
     deliveries = incoming.deliveries, received_at = incoming.received_at,
     dead_lettered_at = coalesce({DIED}, messages.dead_lettered_at),
-    origin = coalesce(messages.origin, incoming.origin)
+    origin = coalesce(messages.origin, incoming.origin),
+    doubted = false
 from incoming
 where
     incoming.role = 'returned' and messages.message_id = incoming.owner

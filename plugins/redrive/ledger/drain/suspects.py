@@ -18,13 +18,11 @@ from redrive.ledger.moves import move, record_event
 from redrive.ledger.review.escalations import Candidate, Review, insert_reviews, reopen
 from redrive.ledger.schema import ledger_id
 from redrive.ledger.transactions import RouteLease
-from redrive.lifecycle import State
+from redrive.lifecycle import Question, State
 from redrive.message import batch_and_row, body_hash, redrive_id_of
 
 #: State of a candidate that is not a message.
 SUSPECTED = "suspected"
-#: How the question about one begins.
-SECOND_COPY = "It may be a second copy of message"
 #: Why a decision on a copy of which nobody knows the body is refused.
 UNKNOWN_BODY = (
     "its staging file is damaged or missing, so nobody knows what it is: bring the file back (`redrive audit` names it)"
@@ -47,9 +45,10 @@ def candidates(connection: Connection, route: str, *, after: int, limit: int) ->
     return [
         Candidate(
             row.copy_id, SUSPECTED, row.copy_id, row.source, row.destination, row.cause, row.group_id,
-            f"{SECOND_COPY} {row.redrive_id or row.first_id}: then discard it. The broker gives no"
+            f"It may be a second copy of message {row.redrive_id or row.first_id}: then discard it. The broker gives no"
             " proof either way.",
             0, row.enqueued_at, row.broker_message_id, row.message_key, row.body_bytes or 0,
+            question=Question.SECOND_COPY,
         )
         for row in rows
     ]  # fmt: skip

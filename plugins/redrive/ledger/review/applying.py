@@ -172,6 +172,7 @@ def apply(
             State.WAITING,
             decided=of_people.format(what="redeliver"),
             set_=f"plan = '{Plan.RELEASE}', releases = releases + 1, send_failures = 0, next_attempt_at = :now,"
+            " doubted = false,"
             " reason = null",
         )
         if released:
@@ -232,6 +233,8 @@ def _not_there(tx: RunTransaction, decided: str) -> None:
     tx.execute(
         sql(
             "update escalated_messages set status = 'reopened', suggested_decision = null,"
+            " question = (select case when messages.doubted then 'sent' else 'failure' end from messages"
+            " where messages.message_id = escalated_messages.message_id),"
             " refusal = decided_by || ' looked into ' || source || ', and it is not there. Decide what becomes of it.',"
             " decision = null, decided_at = null, approved_by = null"
             " where escalation_id in (select escalation_id from taken where what = 'not_there')"

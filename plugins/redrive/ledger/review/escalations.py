@@ -15,9 +15,9 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import ASKED, PERHAPS_SENT, TO_ASK, UNDECIDED_REVIEW
+from redrive.ledger.predicates import ASKED, IN_DOUBT, PERHAPS_SENT, TO_ASK, UNDECIDED_REVIEW
 from redrive.ledger.transactions import RouteLease, RunTransaction
-from redrive.lifecycle import State
+from redrive.lifecycle import Question, State
 
 #: Why a message that the consumer's records know is neither sent nor asked about.
 PROCESSED = "The processed_check says that it was processed."
@@ -41,6 +41,7 @@ class Candidate(NamedTuple):
     body_bytes: int
     perhaps_sent: bool = False  # nobody knows whether its last send was made
     is_asked: bool = False  # a question about it is before people
+    question: str = Question.FAILURE
 
 
 class Review(NamedTuple):
@@ -55,6 +56,8 @@ class Review(NamedTuple):
 
 
 _SPECIAL = {
+    "question": f"case when state = '{State.RESTORE_UNKNOWN}' then '{Question.RESTORED}'"
+    f" when {IN_DOUBT} then '{Question.SENT}' else '{Question.FAILURE}' end",
     "perhaps_sent": PERHAPS_SENT,
     "is_asked": "exists (select 1 from escalated_messages asked where asked.message_id = messages.message_id"
     f" and asked.{UNDECIDED_REVIEW})",
@@ -194,12 +197,13 @@ def _rewrite(tx: RunTransaction, reviews: Sequence[Review]) -> None:
     stored = tx.dialect.stored(tx.now)
     tx.many(
         "update escalated_messages set group_id = ?, cause = ?, reason = ?, error_text = ?, headers = ?,"
-        " destination = ?, attempts = ?, suggested_decision = ?, escalated_at = ?"
+        " destination = ?, attempts = ?, suggested_decision = ?, question = ?, escalated_at = ?"
         " where message_id = ? and status <> 'applied'",
         [
             (
                 one.group_id, one.cause, one.reason or one.state, _storable(review.error_text),
-                json.dumps(review.headers), one.destination, one.attempts, review.suggested, stored, one.message_id,
+                json.dumps(review.headers), one.destination, one.attempts, review.suggested, one.question, stored,
+                one.message_id,
             )
             for review in reviews
             if (one := review.candidate).message_id in there
@@ -259,7 +263,7 @@ def insert_reviews(tx: RunTransaction, reviews: Sequence[Review], where: str) ->
                 one.body_bytes if review.body is None else len(review.body),
                 _storable(review.content_type), json.dumps(review.headers), one.source, one.destination,
                 one.broker_message_id, one.message_key, one.attempts, one.first_enqueued_at, stored,
-                review.suggested,
+                review.suggested, one.question,
             )
         )  # fmt: skip
     columns = {
@@ -267,7 +271,7 @@ def insert_reviews(tx: RunTransaction, reviews: Sequence[Review], where: str) ->
         "error_text": "text", "payload": "text", "payload_bytes": "bytea", "size_bytes": "int", "content_type": "text",
         "headers": "text", "source": "text", "destination": "text", "broker_message_id": "text", "message_key": "text",
         "attempts": "int", "first_enqueued_at": "timestamptz", "escalated_at": "timestamptz",
-        "suggested_decision": "text",
+        "suggested_decision": "text", "question": "text",
     }  # fmt: skip
     tx.many(
         f"insert into escalated_messages ({', '.join(columns)}) select {tx.dialect.marks(list(columns.values()))}"

@@ -17,9 +17,9 @@ from redrive.audit_actions import Action
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move, move_each
-from redrive.ledger.predicates import PERHAPS_SENT, listed
+from redrive.ledger.predicates import IN_DOUBT, listed
 from redrive.ledger.transactions import RouteLease, RunTransaction
-from redrive.lifecycle import State
+from redrive.lifecycle import Question, State
 from redrive.message import ROW_BITS
 
 #: What people are advised to decide where only their own look can tell: no decision, so that nobody copies it into one.
@@ -28,7 +28,7 @@ ACTOR = "redrive restore"
 _OPEN_STATES = (State.CLASSIFIED, State.WAITING, State.HELD, State.TO_REVIEW, State.ESCALATED, State.EXPIRED)
 _OPEN = listed(_OPEN_STATES)
 #: A restore handed them over, and nobody knows whether they are in their queue.
-_IN_DOUBT = (State.RESTORING, State.RESTORE_UNKNOWN)
+_HANDED_OVER = (State.RESTORING, State.RESTORE_UNKNOWN)
 _REASON = (
     "'It was being put back into its queue ' || source || ' and may be there already. Before that it was ' || state"
     " || case when reason is null then '.' else ': ' || reason end"
@@ -76,7 +76,7 @@ def count(connection: Connection, route: str, groups: Sequence[int] = ()) -> int
     return int(
         connection.execute(
             sql(
-                f"select count(*) from messages where route = :route and state in {_OPEN} and not {PERHAPS_SENT}"
+                f"select count(*) from messages where route = :route and state in {_OPEN} and not {IN_DOUBT}"
                 f"{_of(groups)}"
             ),
             {"route": route},
@@ -98,7 +98,7 @@ def unfinished(
     rows = connection.execute(
         sql(
             "select message_id, redrive_id, attempts, source, state, reason from messages"
-            f" where route = :route and state in {_OPEN} and message_id > :after and not {PERHAPS_SENT}"
+            f" where route = :route and state in {_OPEN} and message_id > :after and not {IN_DOUBT}"
             f" and {_taken(ledger, leased_for)}{_of(groups)} order by message_id limit :limit"
         ),
         {"route": route, "after": after, "limit": limit},
@@ -119,7 +119,7 @@ def not_taken(ledger: Ledger, connection: Connection, route: str, *, leased_for:
         sql(
             f"select coalesce(sum(case when {_PARTLY} then 0 else 1 end), 0) as still_there,"
             f" coalesce(sum(case when {_PARTLY} then 1 else 0 end), 0) as in_doubt from messages"
-            f" where route = :route and state in {_OPEN} and not {PERHAPS_SENT} and not {_taken(ledger, leased_for)}"
+            f" where route = :route and state in {_OPEN} and not {IN_DOUBT} and not {_taken(ledger, leased_for)}"
         ),
         {"route": route},
     ).one()
@@ -127,13 +127,13 @@ def not_taken(ledger: Ledger, connection: Connection, route: str, *, leased_for:
 
 
 def sent_in_doubt(connection: Connection, route: str) -> int:
-    """How many messages a delivery may have sent without hearing so, or an earlier restore; also those that are under
-    review for it. Nobody knows whether they are anywhere."""
+    """How many messages a delivery may have sent without hearing so, or an earlier restore, or a ledger that is lost;
+    also those that are under review for it. Nobody knows whether they are anywhere."""
     return int(
         connection.execute(
             sql(
                 "select count(*) from messages where route = :route and (state in"
-                f" {listed((State.SENDING, State.UNKNOWN, *_IN_DOUBT))} or (state in {_OPEN} and {PERHAPS_SENT}))"
+                f" {listed((State.SENDING, State.UNKNOWN, *_HANDED_OVER))} or (state in {_OPEN} and {IN_DOUBT}))"
             ),
             {"route": route},
         ).scalar_one()
@@ -207,7 +207,7 @@ def finish(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], source
 
 def _restored(tx: RunTransaction) -> None:
     """Messages of table ``chosen`` (with ``why``) are in their queue again: nothing is left to do or to decide here."""
-    for state in _IN_DOUBT:
+    for state in _HANDED_OVER:
         move_each(
             tx,
             state,
@@ -222,8 +222,8 @@ def _restored(tx: RunTransaction) -> None:
     tx.execute(
         sql(
             "update escalated_messages set status = 'applied', applied_at = :now, decision = 'discard',"
-            " decided_by = :restore, decided_at = :now, approved_by = null, note = (select chosen.why from chosen"
-            " where chosen.message_id = escalated_messages.message_id),"
+            f" question = '{Question.RESTORED}', decided_by = :restore, decided_at = :now, approved_by = null,"
+            " note = (select chosen.why from chosen where chosen.message_id = escalated_messages.message_id),"
             " refusal = case when decision is not null"
             " then 'A restore came before this decision of ' || decided_by || ': ' || decision || '.' else refusal end"
             " where status <> 'applied' and message_id in (select message_id from chosen)"
@@ -257,6 +257,7 @@ def doubt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
             sql(
                 "update escalated_messages set reason = (select chosen.why from chosen"
                 "  where chosen.message_id = escalated_messages.message_id), suggested_decision = :look,"
+                f" question = '{Question.RESTORED}',"
                 " refusal = case when decision is null then refusal else 'A restore came after this decision of '"
                 "  || decided_by || ': ' || decision || '. Decide again.' end,"
                 " status = case when decision is null then status else 'reopened' end,"
@@ -276,11 +277,11 @@ def recognise(tx: RunTransaction) -> int:
     its parent. The body alone proves nothing; people are told of it.
     """
     if not tx.execute(
-        sql(f"select 1 from messages where route = :route and state in {listed(_IN_DOUBT)} limit 1")
+        sql(f"select 1 from messages where route = :route and state in {listed(_HANDED_OVER)} limit 1")
     ).first():
         return 0
     fits = (
-        f"from incoming inner join messages on messages.route = :route and messages.state in {listed(_IN_DOUBT)}"
+        f"from incoming inner join messages on messages.route = :route and messages.state in {listed(_HANDED_OVER)}"
         " and messages.source = incoming.source and messages.body_hash = incoming.body_hash"
         " and incoming.received_at >= messages.changed_at where incoming.role is null"
     )

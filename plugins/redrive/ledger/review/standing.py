@@ -16,18 +16,12 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive import audit_actions
-from redrive.ledger.drain import adopting
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import record_event
-from redrive.ledger.predicates import PERHAPS_SENT, listed
+from redrive.ledger.predicates import listed
 from redrive.ledger.transactions import RouteLease
-from redrive.lifecycle import Decision
+from redrive.lifecycle import Decision, Question
 
-#: SQL over ``messages``: it may have been sent already, so people are asked something else than what stands.
-_IN_DOUBT = (
-    f"({PERHAPS_SENT} or coalesce(messages.reason, '') = :of_a_file"
-    " or coalesce(messages.reason, '') like '%' || :of_a_backup)"
-)
 #: SQL over ``escalated_messages``: a person took back what was decided about the message.
 _TAKEN_BACK = (
     "exists (select 1 from audit_events told where told.message_id = escalated_messages.message_id and told.action in"
@@ -90,7 +84,8 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
                     " and status = 'open' and escalated_at >= :since and exists (select 1 from messages"
                     " where messages.message_id = escalated_messages.message_id and messages.state = 'escalated'"
                     + (
-                        f" and messages.releases = 0 and not {_IN_DOUBT}) and not exists (select 1 from breakers gate"
+                        f" and messages.releases = 0) and question = '{Question.FAILURE}'"
+                        " and not exists (select 1 from breakers gate"
                         " where gate.route = :route and gate.group_id = :group_id and gate.stage = 'failed'"
                         " and gate.stage_at >= :since)"
                         if sends
@@ -105,7 +100,6 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
                     "note": f"standing decision {one.standing_id}: {one.note}",
                     "group_id": one.group_id,
                     "since": one.created_at,
-                    **({"of_a_file": adopting.OF_A_FILE, "of_a_backup": adopting.OF_A_BACKUP} if sends else {}),
                 },
             ).rowcount
             if count:

@@ -5,9 +5,10 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Table, text
 
 from redrive.ledger.engine import Instant
 from redrive.ledger.tables.columns import BigId, metadata, one_of
-from redrive.lifecycle import Decision, IssueStatus, ReviewStatus
+from redrive.lifecycle import Decision, IssueStatus, Question, ReviewStatus
 
-_ANSWERED = "status = 'applied' and decided_by <> 'redrive restore'"
+#: What people decided about a failure, and was carried out; the same in the view ``review_groups``.
+_ANSWERED = f"status = 'applied' and question = '{Question.FAILURE}'"
 escalated_messages = Table(
     "escalated_messages",
     metadata,
@@ -31,6 +32,7 @@ escalated_messages = Table(
     Column("first_enqueued_at", Instant),
     Column("escalated_at", Instant, nullable=False),
     Column("suggested_decision", sa.Text),
+    Column("question", sa.Text, nullable=False, server_default=Question.FAILURE),  # what a decision answers
     Column("status", sa.Text, nullable=False, server_default="open"),
     Column("decision", sa.Text),
     Column("decided_by", sa.Text),
@@ -45,6 +47,7 @@ escalated_messages = Table(
     Column("changed", sa.BigInteger),
     one_of("status", *ReviewStatus),
     one_of("decision", *Decision),
+    one_of("question", *Question),
     CheckConstraint(
         "decision <> 'edit' or corrected_body is not null or corrected_headers is not null",
         name="edit_needs_correction",
@@ -63,7 +66,7 @@ escalated_messages = Table(
         sqlite_where=text("decided_at is not null"),
         postgresql_where=text("decided_at is not null"),
     ),
-    # What people decided last about a group, and was carried out: not what a restore wrote.
+    # What people decided last about the failure of a group.
     Index(
         "ix_escalated_messages_answered",
         "route",

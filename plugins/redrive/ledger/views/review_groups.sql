@@ -1,6 +1,6 @@
 -- What people have to decide, one row per route and group, largest first when ordered by open_messages.
 -- trend compares what was escalated within the last day with the day before it; last_… is the newest decision of people
--- about the group that was carried out; suggested_decision is for all that nobody has decided, and null where that differs;
+-- about the failure that was carried out: none about a second copy, or about what may have been sent already; suggested_decision is for all that nobody has decided, and null where that differs;
 -- suggested_because says what speaks for it, outcomes before reasons.
 create view review_groups as
 with reviews as (
@@ -84,7 +84,7 @@ left join
                     from escalated_messages as answered
                     where
                         answered.route = reviews.route and answered.group_id is null
-                        and answered.status = 'applied' and answered.decided_by <> 'redrive restore'
+                        and answered.status = 'applied' and answered.question = 'failure'
                     order by answered.decided_at desc, answered.escalation_id desc
                     limit 1
                 )
@@ -93,7 +93,7 @@ left join
                 from escalated_messages as answered
                 where
                     answered.route = reviews.route and answered.group_id = reviews.group_id
-                    and answered.status = 'applied' and answered.decided_by <> 'redrive restore'
+                    and answered.status = 'applied' and answered.question = 'failure'
                 order by answered.decided_at desc, answered.escalation_id desc
                 limit 1
             )

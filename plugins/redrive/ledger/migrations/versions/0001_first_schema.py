@@ -190,6 +190,7 @@ def upgrade() -> None:
         sa.Column("first_enqueued_at", Instant(), nullable=True),
         sa.Column("escalated_at", Instant(), nullable=False),
         sa.Column("suggested_decision", sa.Text(), nullable=True),
+        sa.Column("question", sa.Text(), server_default="failure", nullable=False),
         sa.Column("status", sa.Text(), server_default="open", nullable=False),
         sa.Column("decision", sa.Text(), nullable=True),
         sa.Column("decided_by", sa.Text(), nullable=True),
@@ -213,6 +214,7 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "status <> 'applied' or decision is not null", name=op.f("ck_escalated_messages_status_needs_decision")
         ),
+        one_of("ck_escalated_messages_question", "question", "failure sent second_copy restored"),
         one_of("ck_escalated_messages_status", "status", "open decided applied refused reopened"),
         sa.PrimaryKeyConstraint("escalation_id", name=op.f("pk_escalated_messages")),
         sqlite_autoincrement=True,
@@ -235,8 +237,8 @@ def upgrade() -> None:
         "escalated_messages",
         ["route", "group_id", "decided_at", "escalation_id"],
         unique=False,
-        sqlite_where=sa.text("status = 'applied' and decided_by <> 'redrive restore'"),
-        postgresql_where=sa.text("status = 'applied' and decided_by <> 'redrive restore'"),
+        sqlite_where=sa.text("status = 'applied' and question = 'failure'"),
+        postgresql_where=sa.text("status = 'applied' and question = 'failure'"),
     )
     op.create_index(
         "ix_escalated_messages_decided_at",
@@ -311,6 +313,7 @@ def upgrade() -> None:
         sa.Column("group_id", sa.BigInteger(), nullable=True),
         sa.Column("plan", sa.Text(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("doubted", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("requeues", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("delays", sa.Integer(), server_default=sa.text("0"), nullable=False),
