@@ -201,6 +201,38 @@ def test_a_destination_that_takes_one_message_at_a_time_gets_them_all_and_asks_n
     assert workshop.query("select count(*) from escalated_messages") == [(0,)]
 
 
+class Choosy(MemoryBroker):
+    """Never takes some messages, and says that it may do so later; counts how often it was asked."""
+
+    def __init__(self, workshop: Workshop, *never: bytes) -> None:
+        super().__init__(workshop.world)
+        self.never, self.asked = never, 0
+
+    def publish(self, queue: str, messages: Any) -> Any:
+        self.asked += 1
+        answers = iter(super().publish(queue, [one for one in messages if one.body not in self.never]))
+        return [Publication("retry", detail="busy") if one.body in self.never else next(answers) for one in messages]
+
+
+@pytest.mark.parametrize("limits", [{"confirm_window": 1}, {"slice": 1}, {"confirm_window": 2}], ids=str)
+def test_what_a_destination_never_takes_keeps_nothing_behind_it(tmp_path: Path, limits: dict[str, int]) -> None:
+    workshop = Workshop(tmp_path, deliver=limits)
+    workshop.die(*bodies(30))
+    first, second = bodies(30)[:2]
+    workshop.broker = Choosy(workshop, first.encode(), second.encode())
+    assert workshop.cycle()["redelivered"] == 28
+    assert workshop.states() == {"sent": 28, "waiting": 2}
+
+
+def test_a_destination_that_takes_nothing_is_left_after_a_few(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, deliver={"confirm_window": 1})
+    workshop.die(*bodies(30))
+    workshop.broker = broker = Choosy(workshop, *(one.encode() for one in bodies(30)))
+    workshop.cycle()
+    assert broker.asked == sending.NONE_TAKEN
+    assert workshop.states() == {"waiting": 30}
+
+
 def test_what_is_behind_a_message_of_unknown_fate_waits_and_asks_nobody(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path)
     workshop.die(*bodies(8), ordering_key="customer-7")
@@ -616,13 +648,13 @@ def test_a_half_that_can_not_be_marked_is_unknown_whatever_is_marked_after_it(
 
 
 def test_when_the_end_of_a_slice_fails_the_next_one_stays(tmp_path: Path) -> None:
-    workshop = Pipelining(tmp_path, deliver={"slice": 8, "confirm_window": 4})
-    workshop.die(*bodies(20))
+    workshop = Pipelining(tmp_path, deliver={"slice": 40, "confirm_window": 20})
+    workshop.die(*bodies(100))
     run = workshop.planned()
-    workshop.world.faults.publishes.extend(["sent"] * 6 + ["retry"] * 14)
+    workshop.world.faults.publishes.extend(["sent"] * 30 + ["retry"] * 70)
     broker = workshop.broker = OnTheWire(workshop)
-    assert deliver(workshop, run)["redelivered"] == 6
-    assert workshop.states() == {"sent": 6, "waiting": 14}
+    assert deliver(workshop, run)["redelivered"] == 30
+    assert workshop.states() == {"sent": 30, "waiting": 70}
     assert len(broker.together) == 5, "one more part was on the wire by then"
     assert workshop.query("select count(*) from delivery_slices where closed_at is null") == [(0,)]
 

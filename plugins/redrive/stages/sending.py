@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 Finish = Callable[[], list[Publication]]
 Begin = Callable[[], Finish]
 
+#: So many messages one after the other that a destination does not take are its trouble, and not theirs: it gets no
+#: more in this task. Fewer, of a window of one say, may have reasons of their own, and don't keep those behind them.
+NONE_TAKEN = 10
 #: Seconds: whoever waits longer for its turn leaves nothing on the wire meanwhile.
 LONGEST_ON_THE_WIRE = 0.1
 #: How a message ended, in the log's words; by ``Publication.status``.
@@ -126,6 +129,7 @@ class SliceSender:
         self._monotonic = monotonic
         self._sleep = sleep
         self._prefetch = prefetch
+        self._not_taken: Counter[str] = Counter()  # by destination: so many in a row, whole windows
         self._checker = open_check(context)
         self._aside: set[int] = set()  # messages whose file is damaged
         self._wire: deque[_Part] = deque()  # oldest first; they belong to two slices at most
@@ -279,6 +283,7 @@ class SliceSender:
         one, messages, finish, _, began = self._wire.popleft()
         with self._prefetch(lambda: self._next_part(current, parts) if current else None) as read:
             marks, problem = _published(finish, one, messages, began)
+        problem = problem or self._none_taken(one, marks)
         self._note(one, problem)
         if current and one.claimed.destination == current.claimed.destination:
             current.trouble = current.trouble or problem
@@ -312,6 +317,17 @@ class SliceSender:
         elif current and rest:
             current.stopped = True
             self._give_back(current, rest)
+
+    def _none_taken(self, one: _SliceUnderWay, marks: Sequence[Mark]) -> RedriveError | None:
+        """What speaks against one more window, where nothing of this one arrived for certain."""
+        to, statuses = one.claimed.destination, {each.status for each in marks}
+        if not statuses <= {"retry", "unknown"}:
+            self._not_taken[to] = 0
+            return None
+        self._not_taken[to] += len(marks)
+        if "unknown" in statuses or self._not_taken[to] >= NONE_TAKEN:  # more would be in doubt, or refused
+            return BrokerUnavailable(f"{to}: {marks[0].detail}")
+        return None
 
     def _note(self, one: _SliceUnderWay, problem: RedriveError | None) -> None:
         """What keeps a slice's destination from getting more in this task."""
@@ -416,9 +432,6 @@ def _published(
         # An adapter answers per message; when it can't, nothing is known of any of them.
         trouble = error
         results = [Publication("unknown", None, str(error))] * len(messages)
-    if trouble is None and all(result.status in ("retry", "unknown") for result in results):
-        # Nothing arrived for certain: one more window would only leave more in doubt.
-        trouble = BrokerUnavailable(f"{one.claimed.destination}: {results[0].detail}")
     rows = [
         (
             message.message_id,
