@@ -169,6 +169,16 @@ def test_counts_of_mapped_tasks_add_up(plant: Plant) -> None:
     }
 
 
+def test_a_queue_that_is_called_as_a_stage_is_none(plant: Plant) -> None:
+    """What a run noted of its sources is no word of a stage: a queue's name is anybody's."""
+    leases.note_counts(plant.ledger, plant.lease, "prepare", {"asked": {"copies": 3}}, plant.now)
+    plant.begin()
+    first_looks.note(plant.ledger, plant.lease, "prepare", shard=0, total=None, in_flight=0, as_of=None, now=plant.now)
+    plant.begin()
+    with plant.ledger.read() as connection:
+        assert leases.counts_before(connection, plant.lease, "prepare") == {"prepare": {"asked": {"copies": 3}}}
+
+
 # --- fencing ----------------------------------------------------------------------------------------------
 
 CASE = planning.CaseCount(Case("dead_letter", None, 0, 0, 0, False), None, "orders-dlq", 1)
