@@ -41,7 +41,7 @@ def status(
     settings = read_settings()
     now = utc_now()
     with open_ledger(settings) as ledger, ledger.read() as connection:
-        left = inspecting.left_behind(connection, settings.routes)
+        left = inspecting.not_configured(connection, settings.routes)
         names = [route] if route else [*settings.routes, *left]
         for name in names:
             if name not in left:

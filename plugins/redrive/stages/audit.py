@@ -78,7 +78,9 @@ def audit(
             found.problems += balance.problems(connection, route, thorough=True)
             found.problems += findings.findings(ledger, connection, route, now, own_ids=registry.with_own_ids())
             if route is None:
-                found.problems += findings.left_behind(connection, {*settings.routes, *settings.broken}, now)
+                found.problems += findings.of_routes_not_configured(
+                    connection, {*settings.routes, *settings.broken}, now
+                )
         files = _Files(settings, ledger, staging, brokers)
         for batch in recorded:
             found.batches += 1

@@ -60,7 +60,7 @@ def examine(settings: Settings, routes: Sequence[str]) -> list[Finding]:
         _look("spark", lambda: _spark(settings.spark)),
     ]
     if {*settings.routes, *settings.broken} <= set(routes):
-        found += _left_behind(settings)
+        found += _not_configured(settings)
     for name in routes:
         try:
             for one in _route(settings, name):
@@ -70,19 +70,19 @@ def examine(settings: Settings, routes: Sequence[str]) -> list[Finding]:
     return found
 
 
-def _left_behind(settings: Settings) -> Iterator[Finding]:
+def _not_configured(settings: Settings) -> Iterator[Finding]:
     """Routes that were renamed or taken out while something of theirs was unfinished."""
     ledger = Ledger(settings.database)
     try:
         schema.check(ledger)
         with ledger.read() as connection:
-            left = inspecting.left_behind(connection, {*settings.routes, *settings.broken})
+            left = inspecting.not_configured(connection, {*settings.routes, *settings.broken})
     except RedriveError:
         return  # told of the ledger already
     finally:
         ledger.close()
     for name, count in left.items():
-        yield Finding("error", f"route {name}", balance.left_behind(name, count))
+        yield Finding("error", f"route {name}", balance.why_not_configured(name, count))
 
 
 def _unexpected(subject: str, error: Exception) -> Finding:

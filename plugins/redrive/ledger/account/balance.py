@@ -34,7 +34,7 @@ def of_route(connection: Connection, route: str) -> dict[str, Any]:
     }
 
 
-def left_behind(route: str, count: int) -> str:
+def why_not_configured(route: str, count: int) -> str:
     """What is wrong with a route that the configuration does not name any more, and what to do."""
     return (
         f"it is not in the configuration, and {count:,} of its messages are unfinished: no run sends them, asks people"

@@ -63,16 +63,16 @@ def findings(
     yield from _stuck(connection, route, now)
 
 
-def left_behind(connection: Connection, configured: Collection[str], now: datetime) -> Iterator[Problem]:
+def of_routes_not_configured(connection: Connection, configured: Collection[str], now: datetime) -> Iterator[Problem]:
     """Routes that the configuration does not name any more, with something unfinished; not those that another
     configuration runs."""
-    for route, count in inspecting.left_behind(connection, configured).items():
+    for route, count in inspecting.not_configured(connection, configured).items():
         began = connection.execute(
             sql("select max(started_at) from runs where route = :route"), {"route": route}
         ).scalar()
         last = parse_instant(began)
         if last is None or last < now - LATE_RUN:
-            yield Problem(f"route {route}: {balance.left_behind(route, count)}", route)
+            yield Problem(f"route {route}: {balance.why_not_configured(route, count)}", route)
 
 
 def _stuck(connection: Connection, route: str | None, now: datetime) -> Iterator[Problem]:

@@ -82,7 +82,7 @@ def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
     }
 
 
-def left_behind(connection: Connection, configured: Collection[str]) -> dict[str, int]:
+def not_configured(connection: Connection, configured: Collection[str]) -> dict[str, int]:
     """Routes of the ledger that are not ``configured``, and how many copies and messages of each no run does anything
     for: staged and not loaded, perhaps staged before, or not finished."""
     names = _all(connection, "select route from route_state order by route")
