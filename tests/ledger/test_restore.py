@@ -339,10 +339,15 @@ class Lost:
         raise BrokerUnavailable("connection lost")
 
 
-def restore_and_lose(workshop: Workshop, meanwhile: Callable[[], None] = lambda: None) -> dict[str, Any]:
+def restore_and_lose(
+    workshop: Workshop, meanwhile: Callable[[], None] = lambda: None, *, ahead: timedelta = timedelta(0)
+) -> dict[str, Any]:
+    """A restore that never hears an answer, by a process whose clock is so far ``ahead``."""
     run = workshop.begin(even_if_paused=True)
     try:
-        return pipeline.restore(workshop.settings, run, clock=workshop.now, broker=Lost(workshop, meanwhile))
+        return pipeline.restore(
+            workshop.settings, run, clock=lambda: workshop.now() + ahead, broker=Lost(workshop, meanwhile)
+        )
     finally:
         pipeline.finish(workshop.settings, run, "failed", workshop.now)
 
@@ -524,11 +529,14 @@ def test_a_send_of_which_nobody_knows_is_not_put_back_from_review(workshop: Work
     assert restore(workshop)["unknown"] == 1, "released, and not sent yet"
 
 
-def test_a_copy_with_the_redrive_id_that_it_came_with_proves_that_it_was_restored(workshop: Workshop) -> None:
+@pytest.mark.parametrize("ahead", [timedelta(0), timedelta(minutes=2)], ids=["", "by a clock that is ahead"])
+def test_a_copy_with_the_redrive_id_that_it_came_with_proves_that_it_was_restored(
+    workshop: Workshop, ahead: timedelta
+) -> None:
     tracked = (Header("error", "String", KEY_ERROR), *tracking_headers("elsewhere-1", 1))
     workshop.world.put("orders-dlq", DeadLetter("", b"a", tracked, origin="orders"))
     workshop.cycle()
-    restore_and_lose(workshop)
+    restore_and_lose(workshop, ahead=ahead)
     workshop.cycle()
     assert workshop.states() == {"discarded": 1, "escalated": 1}
     ((first, why),) = workshop.query("select message_id, reason from messages where state = 'discarded'")

@@ -55,6 +55,17 @@ def _taken(ledger: Ledger, leased_for: timedelta) -> str:
     )
 
 
+#: SQL over ``incoming``: the copy was drained after what is in doubt had been handed over. Whose fence is higher came
+#: later, whatever clocks say; what is in a file that was taken in was drained by nobody knows whom.
+_DRAINED_SINCE = (
+    f"exists (select 1 from staging_batches drained where drained.batch_id = incoming.message_id >> {ROW_BITS}"
+    " and (drained.adopted_from is null and drained.fence > (select coalesce(max(restores.fence), -1)"
+    " from audit_events told inner join runs restores on restores.run_id = told.run_id"
+    f" where told.route = :route and told.action = '{Action.BEGIN_RESTORE}')"
+    " or drained.adopted_from is not null and incoming.received_at >= messages.changed_at))"
+)
+
+
 class Unfinished(NamedTuple):
     """A message that restore puts back."""
 
@@ -283,7 +294,7 @@ def recognise(tx: RunTransaction) -> int:
     fits = (
         f"from incoming inner join messages on messages.route = :route and messages.state in {listed(_HANDED_OVER)}"
         " and messages.source = incoming.source and messages.body_hash = incoming.body_hash"
-        " and incoming.received_at >= messages.changed_at where incoming.role is null"
+        f" where incoming.role is null and {_DRAINED_SINCE}"
     )
     proved = (
         " and (incoming.owner = messages.message_id or (incoming.owner is null"
