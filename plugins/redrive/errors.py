@@ -117,6 +117,10 @@ class CheckFailed(RedriveError):
     """A processed check gave no answer; the messages that it was asked about are held, not guessed about."""
 
 
+class KeysRefused(CheckFailed):
+    """A processed check answered that it can't be asked about any of these keys."""
+
+
 class NotificationFailed(RedriveError):
     """Somebody could not be told of something; it is tried again. The text says whom and why, and nothing secret."""
 

@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import sqlalchemy as sa
 import yaml
 from typer.testing import CliRunner
 
 from redrive.brokers.base import Publication
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.cli.app import app
+from redrive.connections import processed_check
 from redrive.errors import SettingsError, UsageError
 from redrive.ledger.engine import sql
 from redrive.ledger.selecting import Selection
 from redrive.message import Outgoing
 from redrive.policy.worked_past import CLOCKS
-from redrive.stages import doctor, pipeline
+from redrive.stages import checking, doctor, pipeline
 from redrive.stages.preview import preview
 from tests.workshop import CHECK, KEY_ERROR, REFUSED, ROUTE, Workshop
 
@@ -59,6 +61,29 @@ def test_a_message_that_never_died_is_traced_in_the_consumers_record(
     processed.execute("drop table processed")
     with pytest.raises(UsageError, match="could not be asked"):
         CliRunner().invoke(app, ["trace", "done"], catch_exceptions=False)
+
+
+def test_a_message_whose_key_can_not_be_asked_about_goes_to_people_and_keeps_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processed: sqlite3.Connection
+) -> None:
+    """Its producer wrote what is no number; the consumer's column has numbers."""
+    ask = processed_check._Database.ask
+
+    def typed(self: Any, keys: Sequence[str], seconds: float) -> set[str]:
+        if "odd" in keys:
+            raise sa.exc.DataError("select", None, ValueError("invalid input syntax for type bigint"))
+        return ask(self, keys, seconds)
+
+    monkeypatch.setattr(processed_check._Database, "ask", typed)
+    processed.execute("insert into processed values ('2')")
+    workshop = Workshop(tmp_path, processed_check=CHECK)
+    workshop.die("odd", "1", "2", "3", error=REFUSED)
+    workshop.advance(hours=1)
+    workshop.cycle()
+    assert workshop.states() == {"escalated": 1, "sent": 2, "suppressed": 1}
+    assert workshop.query("select message_key, reason from escalated_messages") == [("odd", checking.REFUSED)]
+    assert workshop.audit() == []
+    workshop.ledger.close()
 
 
 class Records(BaseHTTPRequestHandler):

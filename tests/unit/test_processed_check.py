@@ -7,18 +7,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from pydantic import ValidationError
 
 from redrive.connections import processed_check
 from redrive.connections.processed_check import Checker
-from redrive.errors import CheckFailed
+from redrive.errors import CheckFailed, KeysRefused
 from redrive.settings import ProcessedCheck
 
 QUERY = "select message_id from processed where message_id in :keys"
@@ -46,6 +47,43 @@ def test_it_finds_what_was_processed_over_many_batches(shop: sqlite3.Connection)
     shop.commit()
     checker = Checker(a_check())
     assert checker.processed(f"m-{number}" for number in range(3 * processed_check.BATCH)) == done
+    checker.close()
+
+
+class Typed:
+    """A column of numbers."""
+
+    def __init__(self) -> None:
+        self.questions = 0
+
+    def ask(self, keys: Sequence[str], seconds: float) -> set[str]:
+        self.questions += 1
+        if not all(key.isdigit() for key in keys):
+            raise sa.exc.DataError("select", None, ValueError("invalid input syntax for type bigint"))
+        return {key for key in keys if int(key) % 2}
+
+    def close(self) -> None: ...
+
+
+def test_a_key_that_can_not_be_asked_about_keeps_no_answer_from_others() -> None:
+    checker = Checker(a_check())
+    checker._records = records = Typed()
+    keys = [str(number) for number in range(400)]
+    assert checker.processed([*keys, "x-1", *keys, "x-2"]) == {key for key in keys if int(key) % 2}
+    assert checker.refused == {"x-1", "x-2"}
+    assert records.questions < 50
+    assert checker.processed(keys) == {key for key in keys if int(key) % 2}
+    assert checker.refused == set()
+    checker.close()
+
+
+@pytest.mark.parametrize("odd", [1, processed_check.MOST_REFUSED + 1, 500])
+def test_where_all_or_many_can_not_be_asked_about_it_is_the_check_that_is_wrong(odd: int) -> None:
+    checker = Checker(a_check())
+    checker._records = records = Typed()
+    with pytest.raises(KeysRefused, match="invalid input syntax"):
+        checker.processed([*(f"x-{number}" for number in range(odd)), *("7" for _ in range(odd - 1))])
+    assert records.questions < 100
     checker.close()
 
 

@@ -4,6 +4,10 @@ The keys go in batches to a database (the route's query, with the keys bound as 
 either through an Airflow connection. A check that fails, takes too long or answers what can't be understood raises
 :class:`~redrive.errors.CheckFailed`; callers then hold the messages.
 
+A key is a value from outside: one that is no number where the column holds numbers, or that holds a NUL, makes the
+whole question fail. So the keys of a question that is refused are asked about in parts, and the few that can't be asked
+about are told apart (:attr:`Checker.refused`).
+
 An answer with a key that was not asked about is such an answer: the query or the service means something else by a key
 than the route does, and then what it leaves out tells nothing either.
 
@@ -25,12 +29,16 @@ import sqlalchemy as sa
 
 from redrive.connections import http, lookup
 from redrive.connections.lookup import Connection
-from redrive.errors import CheckFailed, RedriveError
+from redrive.errors import CheckFailed, KeysRefused, RedriveError
 from redrive.settings import CheckAnswer, ProcessedCheck
 
 BATCH = 500
+#: So many keys of a batch may be refused; with more of them it is the check that is wrong, and not the keys.
+MOST_REFUSED = 5
 #: More than any honest answer about one batch: keys are headers, fields and ids.
 MAX_ANSWER_BYTES = 16 << 20
+#: Answers that say that the question is wrong, and nothing about who asks, or about the service.
+_NOT_ASKABLE = (400, 422)
 #: Seconds without a question after which a connection is not trusted to be still alive.
 MAX_IDLE = 1.0
 #: Drivers whose package has another name than the module that SQLAlchemy imports.
@@ -51,9 +59,13 @@ class _Records(Protocol):
 
 
 class Checker:
-    """Runs one route's ``processed_check``. Close it when done; it holds a connection."""
+    """Runs one route's ``processed_check``. Close it when done; it holds a connection.
+
+    ``refused`` are the keys of the last question that can't be asked about, while others of their batch could.
+    """
 
     def __init__(self, check: ProcessedCheck) -> None:
+        self.refused = set[str]()
         self._check = check
         self._records: _Records | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="processed-check")
@@ -62,9 +74,27 @@ class Checker:
         """Those of ``keys`` that were processed."""
         wanted = list(dict.fromkeys(keys))
         found: set[str] = set()
+        self.refused = set()
         size = min(BATCH, self._check.batch)
         for start in range(0, len(wanted), size):
-            found |= self._ask(wanted[start : start + size])
+            found |= self._ask_in_parts(wanted[start : start + size])
+        return found
+
+    def _ask_in_parts(self, keys: Sequence[str]) -> set[str]:
+        """As :meth:`_ask`, without those of ``keys`` that are refused."""
+        found, refused, parts = set[str](), set[str](), [keys]
+        while parts:
+            part = parts.pop()
+            try:
+                found |= self._ask(part)
+            except KeysRefused:
+                if len(part) > 1:
+                    parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+                    continue
+                refused.update(part)
+                if len(refused) > MOST_REFUSED or len(refused) == len(keys):
+                    raise
+        self.refused |= refused
         return found
 
     def close(self) -> None:
@@ -82,11 +112,14 @@ class Checker:
             raise CheckFailed(f"{where}: no answer within {self._check.timeout}") from error
         except (sa.exc.SQLAlchemyError, OSError, HTTPException) as error:
             reason = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
-            raise CheckFailed(f"{where}: {reason.splitlines()[0]}") from error
+            kind = KeysRefused if isinstance(error, sa.exc.DataError) else CheckFailed
+            raise kind(f"{where}: {reason.splitlines()[0]}") from error
+        except ValueError as error:  # a driver that can't even send it; its text may hold the key
+            raise KeysRefused(f"{where}: a key can't be sent: {type(error).__name__}") from error
         except ImportError as error:
             raise CheckFailed(f"{where}: {_missing(error)}") from error
         except RedriveError as error:
-            raise CheckFailed(f"{where}: {error}") from error
+            raise (KeysRefused if isinstance(error, KeysRefused) else CheckFailed)(f"{where}: {error}") from error
 
     def _run(self, keys: Sequence[str]) -> set[str]:
         if self._records is None:
@@ -157,7 +190,7 @@ class _Endpoint:
         if response.will_close or response.status != 200:
             self.close()
         if response.status != 200:
-            raise CheckFailed(_refusal(response))
+            raise (KeysRefused if response.status in _NOT_ASKABLE else CheckFailed)(_refusal(response))
         self._used = time.monotonic()
         return _processed(answer, keys) if self._answer is None else _found(answer, keys, self._answer)
 

@@ -16,7 +16,11 @@ from redrive.stages.context import Context
 
 
 class Check:
-    """Asks the route's processed check. Close it when done; it holds a connection."""
+    """Asks the route's processed check. Close it when done; it holds a connection.
+
+    ``refused`` are those of the last messages whose key it can't be asked about: whether they were processed nobody can
+    tell, so they are for people.
+    """
 
     def __init__(self, context: Context) -> None:
         check = context.route.processed_check
@@ -26,6 +30,7 @@ class Check:
         self._ledger = context.ledger
         self._by_broker_id = check.key.kind is Kind.BROKER_ID
         self._checker = Checker(check)
+        self.refused = set[int]()
 
     def processed(self, messages: Iterable[tuple[int, str | None]]) -> set[int]:
         """Ids of those messages that were processed; each comes with its key, and without one isn't asked about.
@@ -38,11 +43,18 @@ class Check:
                 known = broker_ids.of_messages(connection, list(keys))
             keys = {message: own | known.get(message, set()) for message, own in keys.items()}
         done = self._checker.processed(key for own in keys.values() for key in sorted(filter(None, own)))
-        return {message for message, own in keys.items() if not own.isdisjoint(done)}
+        found = {message for message, own in keys.items() if not own.isdisjoint(done)}
+        odd = self._checker.refused
+        self.refused = {one for one, own in keys.items() if not own.isdisjoint(odd)} - found if odd else set()
+        return found
 
     def close(self) -> None:
         """Give the connection back."""
         self._checker.close()
+
+
+#: Why people are asked about what the check can't be asked about.
+REFUSED = "The processed_check can't be asked about its key, so nobody knows whether it was processed."
 
 
 def open_check(context: Context) -> Check | None:

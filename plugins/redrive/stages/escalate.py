@@ -9,7 +9,7 @@ from itertools import chain
 
 from redrive.classification import failure_text
 from redrive.classification.causes import Cause
-from redrive.errors import CheckFailed, StagingError
+from redrive.errors import CheckFailed, KeysRefused, StagingError
 from redrive.ledger import table_statistics
 from redrive.ledger.delivery import outcomes
 from redrive.ledger.drain import batches, suspects
@@ -36,6 +36,8 @@ def escalate(context: Context) -> dict[str, int]:
             if checker is not None:
                 try:
                     page = _without_processed(context, checker, page, totals)
+                except KeysRefused:
+                    pass  # no wait brings another answer
                 except CheckFailed as error:
                     totals["unanswered"] += len(page)
                     context.progress(f"held: {error}", 0, None)

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, cast
 
@@ -33,6 +33,7 @@ from redrive.ledger.delivery import windows
 from redrive.ledger.delivery.claims import Claimed, Slice
 from redrive.ledger.delivery.windows import Mark
 from redrive.message import Outgoing, as_tuples, body_hash
+from redrive.stages import checking
 from redrive.stages.checking import open_check
 from redrive.stages.context import FILE_DAMAGED, Context
 from redrive.stages.outgoing import outgoing
@@ -390,12 +391,24 @@ class SliceSender:
             self._blocked.add(claimed.destination)
             context.progress(f"held: {error}", 0, None)
             return []
+        claimed = self._without_refused(claimed)
         if not done:
             return claimed.messages
         self._totals.suppressed += windows.suppress(
             context.ledger, context.lease, claimed.slice_id, sorted(done), context.now()
         )
         return [one for one in claimed.messages if one.message_id not in done]
+
+    def _without_refused(self, claimed: Slice) -> Slice:
+        """The slice without what the processed check can't be asked about: that is for people."""
+        context, refused = self._context, self._checker.refused if self._checker is not None else set[int]()
+        if not refused:
+            return claimed
+        windows.set_aside(
+            context.ledger, context.lease, claimed.slice_id, sorted(refused), checking.REFUSED, context.now()
+        )
+        self._totals.put_back += len(refused)
+        return replace(claimed, messages=[one for one in claimed.messages if one.message_id not in refused])
 
     def _pace(self, rate: Rate, count: int, share: float) -> None:
         """Wait until ``count`` messages may go; each costs more where only a share of the consumers works."""
