@@ -163,7 +163,7 @@ def test_a_route_that_was_left_with_a_suspected_copy_alone_is_told(ledger_url: s
     shop.change("update escalated_messages set decision = 'discard', decided_by = 'ana'")
     shop.review()
     with shop.ledger.read() as connection:
-        assert inspecting.left_behind(connection, ["payments"]) == {}
+        assert inspecting.not_configured(connection, ["payments"]) == {}
     shop.change("update staging_batches set suspected_copies = 1")
     with shop.ledger.read() as connection:
-        assert inspecting.left_behind(connection, ["payments"]) == {"orders": 1}
+        assert inspecting.not_configured(connection, ["payments"]) == {"orders": 1}

@@ -327,8 +327,8 @@ def _decided(settings: Settings) -> list[str]:
     ledger = Ledger(settings.database)
     try:
         with ledger.read() as connection:
-            for name, count in applying.left_behind(connection, settings.routes).items():
-                log.warning("%s", applying.says_left_behind(name, count))
+            for name, count in applying.of_routes_not_configured(connection, settings.routes).items():
+                log.warning("%s", applying.why_nobody_applies(name, count))
             return [
                 name
                 for name, route in settings.routes.items()

@@ -228,14 +228,14 @@ def review_apply(route: OfRoute = None, as_json: AsJson = False) -> None:
     with open_ledger(settings) as ledger, ledger.read() as connection:
         of_two = [name for name in done if settings.routes[name].approvals > 1]
         alone = {name: applying.left(connection, name).not_approved for name in of_two}
-        behind = {} if route else applying.left_behind(connection, settings.routes)
+        behind = {} if route else applying.of_routes_not_configured(connection, settings.routes)
     for name, count in alone.items():
         done[name]["not_approved"] = count
         if count:
             typer.echo(f"redrive: {count:,} decisions on route {name} wait for a second person (approved_by)", err=True)
     for name, count in behind.items():
         done[name] = {"not_configured": count}
-        typer.echo(printable(f"redrive: {applying.says_left_behind(name, count)}"), err=True)
+        typer.echo(printable(f"redrive: {applying.why_nobody_applies(name, count)}"), err=True)
     if as_json:
         typer.echo(json_line(done))
     if any("busy" in counts for counts in done.values()):

@@ -107,14 +107,14 @@ def left(connection: Connection, route: str) -> Left:
     return Left(int(row.n), int(row.not_approved))
 
 
-def left_behind(connection: Connection, configured: Collection[str]) -> dict[str, int]:
+def of_routes_not_configured(connection: Connection, configured: Collection[str]) -> dict[str, int]:
     """How many decisions wait that nobody applies, by the route that is not ``configured``."""
     names = connection.execute(sql("select route from route_state order by route")).scalars()
     found = {name: left(connection, name).decisions for name in names if name not in configured}
     return {name: count for name, count in found.items() if count}
 
 
-def says_left_behind(route: str, count: int) -> str:
+def why_nobody_applies(route: str, count: int) -> str:
     """The same as a sentence."""
     return f"{count:,} decisions wait: route {route} is not in the configuration, or wrong there"
 
