@@ -18,7 +18,7 @@ from redrive.classification.dress import without_front
 from redrive.classification.grouping import BLANK, Spot
 from redrive.classification.learned_model import GUESS, OVERRULES, Model, shipped
 from redrive.classification.rules import Finding, find, find_reason
-from redrive.classification.templates import KnownGroup, Place
+from redrive.classification.templates import KnownGroup, Place, tokens_of
 from redrive.message import Header
 
 #: So many cases, those with the most messages, are told apart by which of their words vary. What more there are at
@@ -188,6 +188,7 @@ def _told_apart(
         for case in cases
         if case.masked and not case.hint.startswith(ROUTE_HINT)
     }
+    said |= {text: found for text in said if (found := _beside_what_varies(text, said[text], spots[text])) != said[text]}
     believed = _believed(said, spots, model or shipped())
     explanations: dict[Case, Explanation] = {}
     for case in cases:
@@ -301,6 +302,18 @@ def _says_more(reason: Finding, text: Finding) -> bool:
     guessed = text.weak or text.rule.startswith(GUESS)
     outweighs = text.confidence < reason.confidence and reason.cause is not Cause.MAX_DELIVERIES
     return text.last_resort or (guessed and outweighs)
+
+
+def _beside_what_varies(masked: str, finding: Finding | None, spot: Spot) -> Finding | None:
+    """``finding`` of a text, but not because of words that vary in its place: of *Marking 'hmac' as a filter* and
+    forty others none is about a signature."""
+    if finding is None or spot.own == spot.telling:
+        return finding
+    varying = set(tokens_of(spot.own)).difference(tokens_of(spot.telling))
+    words = [word for word in sorted(varying) if word in masked and BLANK not in word and word[:1].isalnum()]
+    if not words:
+        return finding
+    return finding_of(re.sub(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", BLANK, masked))
 
 
 def _believed(
