@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import combinations
 from typing import Final, NamedTuple
 
 from redrive.classification.values_and_names import is_of_failures, says_broken
@@ -28,6 +29,8 @@ MANY_WORDS: Final = 5
 #: Where a word in front says that the place names a part of a program, it is a value from so many on: not so many
 #: modules are broken at once, but what loads them. Columns, fields and codes are apart however many there are.
 MANY_PARTS: Final = 12
+#: Words that stand for each other in so many contexts are names.
+CONTEXTS: Final = 2
 #: Templates with fewer words than this say too little to be joined; with one less, where there are as many.
 MIN_WORDS: Final = 3
 #: A value has so many tokens at most where it is told by its place.
@@ -93,6 +96,11 @@ _IN_VALUES: Final = frozenset(["'", "-", "&", "<*>"])
 _OF_TABLES: Final = frozenset(["index", "key"])
 _KINDS: Final = _NAMES - _OF_TABLES
 _OF_PROGRAMS: Final = frozenset(["module", "package", "extension", "function", "class", "service"])
+_KINDS_OF_THINGS: Final = frozenset(
+    word
+    for kind in ("names", "nouns", "context", "values", "owners", "stop", "tellers", "units", "technical", "amounts")
+    for word in WORDS[kind]
+)
 _TELLING_WORDS: Final = _NAMES | frozenset(WORDS["tells"])
 _QUOTES: Final = ("'", "'")
 
@@ -197,7 +205,97 @@ def _clusters(texts: Iterable[Tokens], at_one_place: bool) -> list[tuple[list[To
         )
         skeletons.setdefault(skeleton, []).append(tokens)
     clusters = _joined(list(skeletons.items()))
-    return _with_named_values([(members, _template(members)) for _, members in clusters], at_one_place)
+    found = _with_named_values([(members, _template(members)) for _, members in clusters], at_one_place)
+    return _with_names_in_turn(found)
+
+
+def _with_names_in_turn(clusters: list[tuple[list[Tokens], Tokens]]) -> list[tuple[list[Tokens], Tokens]]:
+    """``clusters`` where two words that stand for each other in several contexts are one place that varies: *alice* and
+    *bob* in *cannot resolve host of _* and in *added _ to the group* are names. Words of failures do so in one.
+
+    A name is written in small letters, and no kind of thing (*order*, *column*). Contexts are several if each says
+    what the other does not, beside what else varies in them.
+    """
+    while True:
+        slots = _slots(clusters)
+        varying: dict[int, set[int]] = {}
+        for at, words in slots:
+            for numbers in words.values():
+                for number in numbers:
+                    varying.setdefault(number, set()).add(at)
+        contexts: dict[tuple[str, str], set[frozenset[str]]] = {}
+        for at, words in slots:
+            pairs = [pair for pair in combinations(sorted(words), 2) if not all(map(is_of_failures, pair))]
+            if pairs:
+                number = min(min(numbers) for numbers in words.values())
+                others = varying[number]
+                said = frozenset(
+                    token for place, token in enumerate(clusters[number][1]) if token.isalpha() and place not in others
+                )
+                for pair in pairs:
+                    contexts.setdefault(pair, set()).add(said)
+        names: dict[str, set[str]] = {}
+        for (one, other), told in contexts.items():
+            if sum(not any(less < said for less in told) for said in told) >= CONTEXTS:
+                names.setdefault(one, set()).add(other)
+                names.setdefault(other, set()).add(one)
+        taken: set[int] = set()
+        merged: list[tuple[list[Tokens], Tokens]] = []
+        for at, words in slots if names else ():
+            numbers = {
+                number
+                for word in words
+                if not names.get(word, frozenset()).isdisjoint(words)
+                for number in words[word]
+                if number not in taken
+            }
+            if len({clusters[number][1][at] for number in numbers}) > 1:
+                taken |= numbers
+                template = clusters[min(numbers)][1]
+                members = sorted(tokens for number in numbers for tokens in clusters[number][0])
+                merged.append((members, (*template[:at], WILDCARD, *template[at + 1 :])))
+        if not merged:
+            return clusters
+        clusters = [cluster for number, cluster in enumerate(clusters) if number not in taken] + merged
+
+
+def _slots(clusters: Sequence[tuple[list[Tokens], Tokens]]) -> list[tuple[int, dict[str, list[int]]]]:
+    """Places in which several names stand beside the same words: the place, and by name the clusters."""
+    sums = {
+        number: hash(len(template)) + sum(map(hash, enumerate(template)))
+        for number, (_, template) in enumerate(clusters)
+        if _words_in(template) >= MIN_WORDS
+    }
+    found: list[tuple[int, dict[str, list[int]]]] = []
+    for at in range(max((len(clusters[number][1]) for number in sums), default=0)):
+        beside: dict[int, list[int]] = {}
+        for number, whole in sums.items():
+            template = clusters[number][1]
+            if at < len(template) and _may_be_name(token := template[at]) and not _is_named(template, at):
+                beside.setdefault(whole - hash((at, token)), []).append(number)
+        for numbers in beside.values():
+            if len(numbers) < 2:  # noqa: PLR2004
+                continue
+            by_rest: dict[Tokens, dict[str, list[int]]] = {}  # different ones may have one hash
+            for number in numbers:
+                template = clusters[number][1]
+                rest = template[:at] + template[at + 1 :]
+                by_rest.setdefault(rest, {}).setdefault(template[at], []).append(number)
+            found += [(at, words) for _, words in sorted(by_rest.items()) if len(words) > 1]
+    return found
+
+
+@lru_cache(maxsize=1 << 16)
+def _may_be_name(token: str) -> bool:
+    """Whether a token may be what somebody or something is called: no kind of thing, nor a column or a class."""
+    return (
+        token == token.lower()
+        and "_" not in token
+        and token != WILDCARD
+        and _is_word(token)
+        and not _tells(token)
+        and token not in _KINDS_OF_THINGS
+    )
 
 
 def _with_named_values(
