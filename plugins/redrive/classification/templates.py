@@ -101,6 +101,11 @@ _KINDS_OF_THINGS: Final = frozenset(
     for kind in ("names", "nouns", "context", "values", "owners", "stop", "tellers", "units", "technical", "amounts")
     for word in WORDS[kind]
 )
+#: Yes and no: of what asks for one, both are answers.
+_ANSWERS: Final = frozenset(
+    form for word in ("true", "false", "yes", "no", "on", "off") for form in (word, word.title(), word.upper())
+)
+_BEFORE_ANSWERS: Final = (":", "=")
 _TELLING_WORDS: Final = _NAMES | frozenset(WORDS["tells"])
 _QUOTES: Final = ("'", "'")
 
@@ -200,7 +205,11 @@ def _clusters(texts: Iterable[Tokens], at_one_place: bool) -> list[tuple[list[To
     skeletons: dict[Tokens, list[Tokens]] = {}
     for tokens in sorted(texts):
         skeleton = tuple(
-            token if (kept := _skeleton(token)) != token and _follows(tokens, at, _KINDS) else kept
+            WILDCARD
+            if token in _ANSWERS and _is_answer(tokens, at)
+            else token
+            if (kept := _skeleton(token)) != token and _follows(tokens, at, _KINDS)
+            else kept
             for at, token in enumerate(tokens)
         )
         skeletons.setdefault(skeleton, []).append(tokens)
@@ -384,6 +393,12 @@ def _skeleton(token: str) -> str:
         # Where blanks part no words, a token is a whole clause.
         return token if _WITHOUT_BLANKS.search(token) else WILDCARD
     return token
+
+
+def _is_answer(tokens: Tokens, at: int) -> bool:
+    """Whether a yes or a no is all that is said behind a colon: *possible: yes*, *force:false*, but *: no route*."""
+    is_behind = at > 0 and tokens[at - 1] in _BEFORE_ANSWERS
+    return is_behind and (at + 1 == len(tokens) or not _is_word(tokens[at + 1]))
 
 
 @lru_cache(maxsize=1 << 16)
