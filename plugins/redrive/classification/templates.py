@@ -215,7 +215,46 @@ def _clusters(texts: Iterable[Tokens], at_one_place: bool) -> list[tuple[list[To
         skeletons.setdefault(skeleton, []).append(tokens)
     clusters = _joined(list(skeletons.items()))
     found = _with_named_values([(members, _template(members)) for _, members in clusters], at_one_place)
-    return _with_names_in_turn(found)
+    return _with_what_fits(_with_names_in_turn(found))
+
+
+def _with_what_fits(clusters: list[tuple[list[Tokens], Tokens]]) -> list[tuple[list[Tokens], Tokens]]:
+    """``clusters`` where what fits another's template belongs to it, as it would if that were known already: places that
+    hold values there, found by words that vary, may hold others here."""
+    wide = {
+        template: (number, places)
+        for number, (members, template) in enumerate(clusters)
+        if len(places := _places_of_words(members, template)) > 1
+    }
+    if not wide:
+        return clusters
+    finder = KnownTemplates([KnownGroup("", "", " ".join(template)) for template in wide])
+    into: dict[int, int] = {}
+    for number, (_, template) in enumerate(clusters):
+        if template in wide:
+            continue
+        group = finder.match(template)
+        found = wide.get(tokens_of(group.template)) if group is not None else None
+        if found is not None and all(
+            at in found[1] and _may_be_value(token)
+            for at, (token, other) in enumerate(zip(template, clusters[found[0]][1], strict=True))
+            if token != other
+        ):
+            into[number] = found[0]
+    merged = {number: list(members) for number, (members, _) in enumerate(clusters)}
+    for number, to in into.items():
+        merged[to] += merged.pop(number)
+    return [(sorted(members), clusters[number][1]) for number, members in merged.items()]
+
+
+def _places_of_words(members: Sequence[Tokens], template: Tokens) -> frozenset[int]:
+    """The places of a template in which words vary, and not only what has the form of a value."""
+    if len(members) == 1 or _words_in(template) < MIN_WORDS:
+        return frozenset()
+    varying = [at for at, token in enumerate(template) if token == WILDCARD]
+    return frozenset(
+        at for at in varying if any(len(one) == len(template) and _skeleton(one[at]) != WILDCARD for one in members)
+    )
 
 
 def _with_names_in_turn(clusters: list[tuple[list[Tokens], Tokens]]) -> list[tuple[list[Tokens], Tokens]]:
