@@ -278,7 +278,9 @@ def _with_names_in_turn(clusters: list[tuple[list[Tokens], Tokens]]) -> list[tup
                 number = min(min(numbers) for numbers in words.values())
                 others = varying[number]
                 said = frozenset(
-                    token for place, token in enumerate(clusters[number][1]) if token.isalpha() and place not in others
+                    token
+                    for place, token in enumerate(clusters[number][1])
+                    if token.isalpha() and token not in _STOP and place not in others
                 )
                 for pair in pairs:
                     contexts.setdefault(pair, set()).add(said)
@@ -297,11 +299,13 @@ def _with_names_in_turn(clusters: list[tuple[list[Tokens], Tokens]]) -> list[tup
                 for number in words[word]
                 if number not in taken
             }
-            if len({clusters[number][1][at] for number in numbers}) > 1:
+            if len({clusters[number][1][at] for number in numbers}) < 2:  # noqa: PLR2004
+                continue
+            whole = clusters[min(numbers)][1]
+            template = (*whole[:at], WILDCARD, *whole[at + 1 :])
+            if tokens_of(" ".join(template)) == template:  # else nothing would fit it when it is known
                 taken |= numbers
-                template = clusters[min(numbers)][1]
-                members = sorted(tokens for number in numbers for tokens in clusters[number][0])
-                merged.append((members, (*template[:at], WILDCARD, *template[at + 1 :])))
+                merged.append((sorted(tokens for number in numbers for tokens in clusters[number][0]), template))
         if not merged:
             return clusters
         clusters = [cluster for number, cluster in enumerate(clusters) if number not in taken] + merged
