@@ -80,6 +80,13 @@ def test_a_name_in_a_text_that_no_rule_knows_does_not_split_its_group() -> None:
     assert len({(answer["cause"], answer["group"]) for answer in answers}) == 1
 
 
+def test_what_varies_in_a_place_makes_no_rule_match() -> None:
+    names = ["yaml_squote", "hmac", "json_decode_list", "dns_check", "regex_match", "to_bool", "which"]
+    answers = list(explain({"text": f"Marking '{name}' as a jinja filter"} for name in names))
+    assert len({answer["group"] for answer in answers}) == 1
+    assert next(explain([{"text": "Marking 'hmac' as a jinja filter"}]))["cause"] == "auth_failure"
+
+
 def test_what_belongs_to_a_known_group_has_its_cause() -> None:
     known = KnownGroup("f" * 16, "oversized", "the gnome wandered off into the blue hills")
     (answer,) = explain([{"text": "the gnome wandered off into the blue hills"}], known_groups=[known])

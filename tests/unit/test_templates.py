@@ -38,3 +38,60 @@ def test_of_what_kind_a_value_is_tells_however_many_there_are() -> None:
         "suit",
     ]
     assert places("{} <*> not found in shop", kinds) == len(kinds)
+
+
+def groups(*texts: str) -> list[set[str]]:
+    """The texts that have one template, the largest group first."""
+    found: dict[str, set[str]] = {}
+    for text, place in mine(dict.fromkeys(texts, 1)).items():
+        found.setdefault(place.template, set()).add(text)
+    return sorted(found.values(), key=len, reverse=True)
+
+
+def test_two_words_that_stand_for_each_other_in_several_contexts_are_names() -> None:
+    said = ["unable to resolve host for {}", "added {} to the group of drivers", "{} left the depot without a key"]
+    texts = [text.format(name) for text in said for name in ("tamsin", "orlo")]
+    assert sorted(map(len, groups(*texts))) == [2, 2, 2]
+    assert len(groups(*texts[:2])) == 2  # in one only, they may be what failed
+    assert mine({"added tamsin to the group of drivers": 1}).keys() == {"added tamsin to the group of drivers"}
+
+
+def test_words_of_failures_columns_and_kinds_of_things_stay_apart_in_however_many_contexts() -> None:
+    said = [
+        "the socket to the bank failed on {}",
+        "gave up because of a late {} of the peer",
+        "{} was not allowed here",
+    ]
+    for one, other in (("read", "write"), ("tax_rate", "ship_day"), ("order", "customer"), ("Tamsin", "Orlo")):
+        texts = [text.format(word) for text in said for word in (one, other)]
+        assert len(groups(*texts)) == len(texts)
+
+
+def test_a_context_that_only_says_more_or_varies_itself_is_no_other() -> None:
+    said = ["added {} to the group", "added {} to the group of drivers", "added {} to the list of drivers"]
+    one_more = [text.format(name) for text in said[:2] for name in ("tamsin", "orlo")]
+    assert len(groups(*one_more)) == len(one_more)
+    ways = [f"{way} {name} at the depot gate" for way in ("tamsin", "orlo") for name in ("quilled", "wambled")]
+    assert len(groups(*ways)) == len(ways)
+
+
+def test_names_beside_a_value_make_no_template_that_they_would_not_fit_when_it_is_known() -> None:
+    said = ["unable to resolve host {} <*> here", "added {} <*> to the group of drivers"]
+    texts = [text.format(name) for text in said for name in ("tamsin", "orlo")]
+    assert len(groups(*texts)) == len(texts)
+
+
+def test_a_yes_and_a_no_behind_a_colon_are_answers() -> None:
+    assert len(groups("shared memory possible: yes", "shared memory possible: no")) == 1
+    assert len(groups("queue of hats, force:true, size <*>", "queue of hats, force:false, size <*>")) == 1
+    assert len(groups("depot north: no route to the shop", "depot north: on route to the shop")) == 2
+
+
+def test_what_fits_a_template_with_several_values_belongs_to_it() -> None:
+    symbols = ["qubbo", "wexel", "zindor", "yapple", "drimfo"]
+    modules = ["hatfs", "shoefs", "belteq", "scarfq", "gloveq"]
+    many = [f"{module} : unknown symbol {symbol} in module" for module in modules for symbol in symbols]
+    alone = "vestfs : unknown symbol capelo in module"
+    assert groups(*many, alone) == [{*many, alone}]
+    named = "vestfs : unknown symbol capelo_expired in module"
+    assert {named} in groups(*many, named)

@@ -188,7 +188,9 @@ def _told_apart(
         for case in cases
         if case.masked and not case.hint.startswith(ROUTE_HINT)
     }
-    said |= {text: found for text in said if (found := _beside_what_varies(text, said[text], spots[text])) != said[text]}
+    said |= {
+        text: found for text in said if (found := _beside_what_varies(text, said[text], spots[text])) != said[text]
+    }
     believed = _believed(said, spots, model or shipped())
     explanations: dict[Case, Explanation] = {}
     for case in cases:

@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Final, NamedTuple
 
 from redrive.classification.values_and_names import is_of_failures, says_broken
@@ -219,7 +219,7 @@ def _clusters(texts: Iterable[Tokens], at_one_place: bool) -> list[tuple[list[To
 
 
 def _with_what_fits(clusters: list[tuple[list[Tokens], Tokens]]) -> list[tuple[list[Tokens], Tokens]]:
-    """``clusters`` where what fits another's template belongs to it, as it would if that were known already: places that
+    """``clusters`` where what fits another's template belongs to it, as it would if that were known: places that
     hold values there, found by words that vary, may hold others here."""
     wide = {
         template: (number, places)
@@ -259,47 +259,16 @@ def _places_of_words(members: Sequence[Tokens], template: Tokens) -> frozenset[i
 
 def _with_names_in_turn(clusters: list[tuple[list[Tokens], Tokens]]) -> list[tuple[list[Tokens], Tokens]]:
     """``clusters`` where two words that stand for each other in several contexts are one place that varies: *alice* and
-    *bob* in *cannot resolve host of _* and in *added _ to the group* are names. Words of failures do so in one.
-
-    A name is written in small letters, and no kind of thing (*order*, *column*). Contexts are several if each says
-    what the other does not, beside what else varies in them.
-    """
+    *bob* in *cannot resolve host of _* and in *added _ to the group* are names. Words of failures do so in one."""
     while True:
         slots = _slots(clusters)
-        varying: dict[int, set[int]] = {}
-        for at, words in slots:
-            for numbers in words.values():
-                for number in numbers:
-                    varying.setdefault(number, set()).add(at)
-        contexts: dict[tuple[str, str], set[frozenset[str]]] = {}
-        for at, words in slots:
-            pairs = [pair for pair in combinations(sorted(words), 2) if not all(map(is_of_failures, pair))]
-            if pairs:
-                number = min(min(numbers) for numbers in words.values())
-                others = varying[number]
-                said = frozenset(
-                    token
-                    for place, token in enumerate(clusters[number][1])
-                    if token.isalpha() and token not in _STOP and place not in others
-                )
-                for pair in pairs:
-                    contexts.setdefault(pair, set()).add(said)
-        names: dict[str, set[str]] = {}
-        for (one, other), told in contexts.items():
-            if sum(not any(less < said for less in told) for said in told) >= CONTEXTS:
-                names.setdefault(one, set()).add(other)
-                names.setdefault(other, set()).add(one)
+        names = _names_in_turn(slots, [template for _, template in clusters])
         taken: set[int] = set()
         merged: list[tuple[list[Tokens], Tokens]] = []
         for at, words in slots if names else ():
-            numbers = {
-                number
-                for word in words
-                if not names.get(word, frozenset()).isdisjoint(words)
-                for number in words[word]
-                if number not in taken
-            }
-            if len({clusters[number][1][at] for number in numbers}) < 2:  # noqa: PLR2004
+            called = [word for word in words if not names.get(word, frozenset()).isdisjoint(words)]
+            numbers = {number for word in called for number in words[word]} - taken
+            if len({clusters[number][1][at] for number in numbers}) <= 1:
                 continue
             whole = clusters[min(numbers)][1]
             template = (*whole[:at], WILDCARD, *whole[at + 1 :])
@@ -309,6 +278,34 @@ def _with_names_in_turn(clusters: list[tuple[list[Tokens], Tokens]]) -> list[tup
         if not merged:
             return clusters
         clusters = [cluster for number, cluster in enumerate(clusters) if number not in taken] + merged
+
+
+def _names_in_turn(
+    slots: Sequence[tuple[int, dict[str, list[int]]]], templates: Sequence[Tokens]
+) -> dict[str, set[str]]:
+    """By name the others that stand for it in several contexts: each of these says what no other does, beside what
+    varies in it too. Of two words with which failures are told neither is a name."""
+    varying: dict[int, set[int]] = {}
+    for at, words in slots:
+        for number in chain.from_iterable(words.values()):
+            varying.setdefault(number, set()).add(at)
+    contexts: dict[tuple[str, str], set[frozenset[str]]] = {}
+    for _, words in slots:
+        number = min(map(min, words.values()))
+        said = frozenset(
+            token
+            for at, token in enumerate(templates[number])
+            if token.isalpha() and token not in _STOP and at not in varying[number]
+        )
+        for pair in combinations(sorted(words), 2):
+            if not all(map(is_of_failures, pair)):
+                contexts.setdefault(pair, set()).add(said)
+    names: dict[str, set[str]] = {}
+    for (one, other), told in contexts.items():
+        if sum(not any(less < said for less in told) for said in told) >= CONTEXTS:
+            names.setdefault(one, set()).add(other)
+            names.setdefault(other, set()).add(one)
+    return names
 
 
 def _slots(clusters: Sequence[tuple[list[Tokens], Tokens]]) -> list[tuple[int, dict[str, list[int]]]]:
@@ -326,14 +323,14 @@ def _slots(clusters: Sequence[tuple[list[Tokens], Tokens]]) -> list[tuple[int, d
             if at < len(template) and _may_be_name(token := template[at]) and not _is_named(template, at):
                 beside.setdefault(whole - hash((at, token)), []).append(number)
         for numbers in beside.values():
-            if len(numbers) < 2:  # noqa: PLR2004
+            if len(numbers) == 1:
                 continue
             by_rest: dict[Tokens, dict[str, list[int]]] = {}  # different ones may have one hash
             for number in numbers:
                 template = clusters[number][1]
                 rest = template[:at] + template[at + 1 :]
                 by_rest.setdefault(rest, {}).setdefault(template[at], []).append(number)
-            found += [(at, words) for _, words in sorted(by_rest.items()) if len(words) > 1]
+            found += [(at, words) for _, words in sorted(by_rest.items()) if 1 < len(words) <= MANY_PARTS]
     return found
 
 
