@@ -52,8 +52,7 @@ def test_two_words_that_stand_for_each_other_in_several_contexts_are_names() -> 
     said = ["unable to resolve host for {}", "added {} to the group of drivers", "{} left the depot without a key"]
     texts = [text.format(name) for text in said for name in ("tamsin", "orlo")]
     assert sorted(map(len, groups(*texts))) == [2, 2, 2]
-    assert len(groups(*texts[:2])) == 2  # in one only, they may be what failed
-    assert mine({"added tamsin to the group of drivers": 1}).keys() == {"added tamsin to the group of drivers"}
+    assert len(groups(*texts[:4])) == 4  # in fewer, they may be what failed
 
 
 def test_words_of_failures_columns_and_kinds_of_things_stay_apart_in_however_many_contexts() -> None:
@@ -68,15 +67,17 @@ def test_words_of_failures_columns_and_kinds_of_things_stay_apart_in_however_man
 
 
 def test_a_context_that_only_says_more_or_varies_itself_is_no_other() -> None:
-    said = ["added {} to the group", "added {} to the group of drivers", "added {} to the list of drivers"]
-    one_more = [text.format(name) for text in said[:2] for name in ("tamsin", "orlo")]
+    said = ["added {} to the group", "added {} to the group of drivers", "added {} to the group of many drivers"]
+    one_more = [text.format(name) for text in said for name in ("tamsin", "orlo")]
     assert len(groups(*one_more)) == len(one_more)
-    ways = [f"{way} {name} at the depot gate" for way in ("tamsin", "orlo") for name in ("quilled", "wambled")]
+    ways = [
+        f"{way} {name} at the depot gate" for way in ("tamsin", "orlo", "ferris") for name in ("quilled", "wambled")
+    ]
     assert len(groups(*ways)) == len(ways)
 
 
 def test_names_beside_a_value_make_no_template_that_they_would_not_fit_when_it_is_known() -> None:
-    said = ["unable to resolve host {} <*> here", "added {} <*> to the group of drivers"]
+    said = ["unable to resolve host {} <*> here", "added {} <*> to the group of drivers", "{} <*> left the depot"]
     texts = [text.format(name) for text in said for name in ("tamsin", "orlo")]
     assert len(groups(*texts)) == len(texts)
 
@@ -85,13 +86,3 @@ def test_a_yes_and_a_no_behind_a_colon_are_answers() -> None:
     assert len(groups("shared memory possible: yes", "shared memory possible: no")) == 1
     assert len(groups("queue of hats, force:true, size <*>", "queue of hats, force:false, size <*>")) == 1
     assert len(groups("depot north: no route to the shop", "depot north: on route to the shop")) == 2
-
-
-def test_what_fits_a_template_with_several_values_belongs_to_it() -> None:
-    symbols = ["qubbo", "wexel", "zindor", "yapple", "drimfo"]
-    modules = ["hatfs", "shoefs", "belteq", "scarfq", "gloveq"]
-    many = [f"{module} : unknown symbol {symbol} in module" for module in modules for symbol in symbols]
-    alone = "vestfs : unknown symbol capelo in module"
-    assert groups(*many, alone) == [{*many, alone}]
-    named = "vestfs : unknown symbol capelo_expired in module"
-    assert {named} in groups(*many, named)

@@ -6,7 +6,8 @@ names, queues, classes. They are found by statistics over the *distinct* masked 
 1. A text becomes tokens, and runs of equal tokens one (a list of three ids and one of five are the same).
 2. Texts with equally many tokens that differ only in tokens of an identifier's form (digits, dots,
    underscores inside) are one template, except for names of exceptions, which always tell failures apart.
-3. Templates that differ in a single place, in which many different words occur, are one template.
+3. Templates that differ in a single place, in which many different words occur, are one template; so are those in
+   which it is one of few names that stand for each other in other templates too.
 
 Known groups come first: a text that fits a known template has that template, so ids stay what they are.
 The answer depends on the set of texts only, never on their order.
@@ -30,7 +31,7 @@ MANY_WORDS: Final = 5
 #: modules are broken at once, but what loads them. Columns, fields and codes are apart however many there are.
 MANY_PARTS: Final = 12
 #: Words that stand for each other in so many contexts are names.
-CONTEXTS: Final = 2
+CONTEXTS: Final = 3
 #: Templates with fewer words than this say too little to be joined; with one less, where there are as many.
 MIN_WORDS: Final = 3
 #: A value has so many tokens at most where it is told by its place.
@@ -215,46 +216,7 @@ def _clusters(texts: Iterable[Tokens], at_one_place: bool) -> list[tuple[list[To
         skeletons.setdefault(skeleton, []).append(tokens)
     clusters = _joined(list(skeletons.items()))
     found = _with_named_values([(members, _template(members)) for _, members in clusters], at_one_place)
-    return _with_what_fits(_with_names_in_turn(found))
-
-
-def _with_what_fits(clusters: list[tuple[list[Tokens], Tokens]]) -> list[tuple[list[Tokens], Tokens]]:
-    """``clusters`` where what fits another's template belongs to it, as it would if that were known: places that
-    hold values there, found by words that vary, may hold others here."""
-    wide = {
-        template: (number, places)
-        for number, (members, template) in enumerate(clusters)
-        if len(places := _places_of_words(members, template)) > 1
-    }
-    if not wide:
-        return clusters
-    finder = KnownTemplates([KnownGroup("", "", " ".join(template)) for template in wide])
-    into: dict[int, int] = {}
-    for number, (_, template) in enumerate(clusters):
-        if template in wide:
-            continue
-        group = finder.match(template)
-        found = wide.get(tokens_of(group.template)) if group is not None else None
-        if found is not None and all(
-            at in found[1] and _may_be_value(token)
-            for at, (token, other) in enumerate(zip(template, clusters[found[0]][1], strict=True))
-            if token != other
-        ):
-            into[number] = found[0]
-    merged = {number: list(members) for number, (members, _) in enumerate(clusters)}
-    for number, to in into.items():
-        merged[to] += merged.pop(number)
-    return [(sorted(members), clusters[number][1]) for number, members in merged.items()]
-
-
-def _places_of_words(members: Sequence[Tokens], template: Tokens) -> frozenset[int]:
-    """The places of a template in which words vary, and not only what has the form of a value."""
-    if len(members) == 1 or _words_in(template) < MIN_WORDS:
-        return frozenset()
-    varying = [at for at, token in enumerate(template) if token == WILDCARD]
-    return frozenset(
-        at for at in varying if any(len(one) == len(template) and _skeleton(one[at]) != WILDCARD for one in members)
-    )
+    return _with_names_in_turn(found)
 
 
 def _with_names_in_turn(clusters: list[tuple[list[Tokens], Tokens]]) -> list[tuple[list[Tokens], Tokens]]:
