@@ -13,6 +13,7 @@ Known groups come first: a text that fits a known template has that template, so
 The answer depends on the set of texts only, never on their order.
 """
 
+import heapq
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ MANY_WORDS: Final = 5
 MANY_PARTS: Final = 12
 #: Words that stand for each other in so many contexts are names.
 CONTEXTS: Final = 3
+#: So many, those that say least, are held against each other.
+_MOST_CONTEXTS: Final = 32
 #: Templates with fewer words than this say too little to be joined; with one less, where there are as many.
 MIN_WORDS: Final = 3
 #: A value has so many tokens at most where it is told by its place.
@@ -263,7 +266,8 @@ def _names_in_turn(
             if not all(map(is_of_failures, pair)):
                 contexts.setdefault(pair, set()).add(said)
     names: dict[str, set[str]] = {}
-    for (one, other), told in contexts.items():
+    for (one, other), every in contexts.items():
+        told = heapq.nsmallest(_MOST_CONTEXTS, every, key=lambda said: (len(said), sorted(said)))
         if sum(not any(less < said for less in told) for said in told) >= CONTEXTS:
             names.setdefault(one, set()).add(other)
             names.setdefault(other, set()).add(one)
