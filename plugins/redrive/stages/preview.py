@@ -1,10 +1,10 @@
 """Dry run: what the next run would do with what is staged and loaded already; nothing is changed anywhere."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
@@ -53,7 +53,6 @@ def preview(
     known = settings.route(route)
     source_expansion.refuse_unknown_sources(selection, known)
     limits, rules = plan.policy_limits(known), plan.gate_rules(known)
-    delays = {source.queue: source.delay or timedelta(0) for source in known.sources if source.kind == "delay"}
     ledger = Ledger(settings.database)
     try:
         schema.check(ledger)
@@ -80,88 +79,22 @@ def preview(
             bounds = _bounds(connection, route, selection, now, mask)
     finally:
         ledger.close()
-    rows: list[dict[str, Any]] = []
-    for one in seen.cases():
-        decision = next_step.decide(one.case, limits)
-        gate = behind.get(one.group_id) if one.group_id is not None else None
-        verdict, why, when = _words(decision, one.case.kind, delays.get(one.source), now)
-        if isinstance(decision, Send) and one.case.kind != "delay" and known.canary is not None:
-            stage = gate.stage if gate else "canary"
-            if stage != "open":
-                why = f"{why} Its group's gate is at {stage}."
-        rows.append(
-            {
-                "group": one.group_id,
-                "cause": one.case.cause.value if one.case.cause else None,
-                "template": templates.get(one.group_id or 0),
-                "messages": one.messages,
-                "verdict": verdict,
-                "why": why,
-                "when": when,
-            }
-        )
-    for waits in seen.waiting():
-        gate = behind.get(waits.group_id) if waits.group_id is not None else None
-        stopped = gate.stopped(now) if gate and waits.gated else None
-        is_due = "It is planned already." if waits.last_at <= now else "It is planned already, and not due yet."
-        plan_of_it, because, first_at = stopped or (waits.plan, is_due, waits.first_at)
-        rows.append(
-            {
-                "group": waits.group_id,
-                "cause": waits.cause,
-                "template": templates.get(waits.group_id or 0),
-                "messages": waits.messages,
-                "verdict": plan_of_it,
-                "why": because,
-                "when": first_at,
-                "until": first_at if stopped else waits.last_at,
-            }
-        )
-    rows += [
-        {
-            "group": group,
-            "cause": cause,
-            "template": templates.get(group or 0),
-            "messages": count,
-            "verdict": "escalate",
-            "why": why,
-            "when": now,
-        }
-        for (group, cause, why), count in [
-            *(((*asked, "It is planned already."), count) for asked, count in seen.to_review.items()),
-            *seen.refused.items(),
-        ]
-    ]
-    checked = " Unless the processed check knows it." if known.processed_check else ""
-    rows += [
-        {
-            "group": group,
-            "cause": cause,
-            "template": templates.get(group or 0),
-            "messages": count,
-            "verdict": "escalate" if fate == "review" else fate,
-            "why": f"{_OF_UNKNOWN[fate]}{checked}",
-            "when": "once it is due and its observation window is over" if fate == "wait" else now,
-        }
-        for (group, cause, fate), count in seen.unknown.items()
-    ]
-    rows += [
-        {
-            "group": group,
-            "cause": gate.now.cause,
-            "template": templates.get(group),
-            "messages": count,
-            "verdict": verdict,
-            "why": why,
-            "when": when,
-        }
-        for group, gate in behind.items()
-        for verdict, count, why, when in gate.of_held(seen.held.get(group, HeldCount()), now)
-        if count
-    ]
+    rows = [*_of_cases(seen, behind, known, now), *_of_planned(seen, behind, known, now)]
     return {
         "route": route,
-        "plan": sorted(rows, key=lambda row: (-row["messages"], str(row["group"]))),
+        "plan": [
+            {
+                "group": one.group,
+                "cause": one.cause,
+                "template": templates.get(one.group or 0),
+                "messages": one.messages,
+                "verdict": one.verdict,
+                "why": one.why,
+                "when": one.when,
+                **({"until": one.until} if one.until is not None else {}),
+            }
+            for one in sorted(rows, key=lambda one: (-one.messages, str(one.group)))
+        ],
         "due_now": [{"destination": queue, "messages": due} for queue, due in seen.due.most_common()],
         "bounds": bounds,
         "not_seen": {
@@ -169,6 +102,59 @@ def preview(
             "in_the_sources": "not looked at: receiving would count a delivery and hide messages from others",
         },
     }
+
+
+class _Row(NamedTuple):
+    """What becomes of some messages of a group."""
+
+    group: int | None
+    cause: str | None
+    messages: int
+    verdict: str
+    why: str
+    when: str | datetime | None
+    until: datetime | None = None  # of several that are due one after the other, when the last is
+
+
+def _of_cases(seen: "_Seen", behind: Mapping[int, "_Gate"], route: Route, now: datetime) -> Iterator[_Row]:
+    """What is decided about for the first time, or again."""
+    limits = plan.policy_limits(route)
+    delays = {source.queue: source.delay or timedelta(0) for source in route.sources if source.kind == "delay"}
+    for one in seen.cases():
+        decision = next_step.decide(one.case, limits)
+        verdict, why, when = _words(decision, one.case.kind, delays.get(one.source), now)
+        if isinstance(decision, Send) and one.case.kind != "delay" and route.canary is not None:
+            gate = behind.get(one.group_id or 0)
+            stage = gate.stage if gate else Stage.CANARY
+            if stage != Stage.OPEN:
+                why = f"{why} Its group's gate is at {stage}."
+        yield _Row(one.group_id, one.case.cause.value if one.case.cause else None, one.messages, verdict, why, when)
+
+
+def _of_planned(seen: "_Seen", behind: Mapping[int, "_Gate"], route: Route, now: datetime) -> Iterator[_Row]:
+    """What was decided about before: what waits, is held, is put to people, or was perhaps sent."""
+    for waits in seen.waiting():
+        gate = behind.get(waits.group_id or 0)
+        stopped = gate.stopped(now) if gate and waits.gated else None
+        if stopped:
+            verdict, why, at = stopped
+            yield _Row(waits.group_id, waits.cause, waits.messages, verdict, why, at)
+        else:
+            why = "It is planned already." if waits.last_at <= now else "It is planned already, and not due yet."
+            yield _Row(waits.group_id, waits.cause, waits.messages, waits.plan, why, waits.first_at, waits.last_at)
+    for asked, count in seen.to_review.items():
+        yield _Row(*asked, count, "escalate", "It is planned already.", now)
+    for (group, cause, why), count in seen.refused.items():
+        yield _Row(group, cause, count, "escalate", why, now)
+    checked = " Unless the processed check knows it." if route.processed_check else ""
+    for (group, cause, fate), count in seen.unknown.items():
+        verdict = "escalate" if fate == "review" else fate
+        when = "once it is due and its observation window is over" if fate == "wait" else now
+        yield _Row(group, cause, count, verdict, f"{_OF_UNKNOWN[fate]}{checked}", when)
+    for group, gate in behind.items():
+        for verdict, count, why, at in gate.of_held(seen.held.get(group, HeldCount()), now):
+            if count:
+                yield _Row(group, gate.now.cause, count, verdict, why, at)
 
 
 class _Gate:
