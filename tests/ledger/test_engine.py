@@ -63,7 +63,7 @@ def update_each(ledger: Ledger, connection: Connection, rows: Iterable[Sequence[
     bulk(ledger, connection, [(*row[:7], "open", None) for row in given])
     keys = connection.exec_driver_sql("select escalation_id from escalated_messages order by 1").scalars()
     each = [(*row[7:], key) for row, key in zip(given, keys, strict=True)]
-    ledger.dialect.update_each(connection, escalated_messages, ("status", "corrected_body"), each)
+    ledger.dialect.update_each(connection, escalated_messages, ("status", "note"), each)
 
 
 def in_trouble(ledger: Ledger, way: Callable[..., None]) -> None:

@@ -26,9 +26,11 @@ def refused(enqueued_before: datetime, aims: Aims) -> Condition:
     """What the next plan gives up: messages first enqueued before ``enqueued_before``, and messages that are to be sent
     and for which ``aims`` know no destination."""
     to, values = aiming.target(aims)
-    lost = f"(messages.state in ('waiting', 'held') and {IS_SEND} and {to} is null)"
-    old = f"(messages.state in {listed(planning.EXPIRES)} and {too_old()})"
-    return Condition(f"({old} or {lost})", {**values, "enqueued_at": enqueued_before})
+    lost = f"messages.state <> 'classified' and {IS_SEND} and {to} is null"
+    return Condition(
+        f"(messages.state in {listed(planning.EXPIRES)} and ({too_old()} or {lost}))",
+        {**values, "enqueued_at": enqueued_before},
+    )
 
 
 def refused_counts(
