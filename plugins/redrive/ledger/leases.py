@@ -5,7 +5,6 @@ is within :meth:`Ledger.under <redrive.ledger.engine.Ledger.under>`, which renew
 took the route, so a stalled process can't write after it was replaced.
 """
 
-import contextlib
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -195,15 +194,16 @@ def began_before(connection: Connection, lease: RouteLease, stage: str) -> datet
 
 
 def _run_before(connection: Connection, lease: RouteLease, stage: str) -> Row[Any] | None:
-    rows = connection.execute(
-        sql(
-            "select counts, started_at from runs where route = :route and fence < :fence and counts like :stage"
-            " order by fence desc"
-        ),
-        {"route": lease.route, "fence": lease.fence, "stage": f'%"{stage}": {{%'},
+    before = sql(
+        "select fence, counts, started_at from runs where route = :route and fence < :fence and counts like :stage"
+        " order by fence desc limit 1"
     )
-    with contextlib.closing(rows):
-        return next((row for row in rows if stage in json.loads(row.counts)), None)  # a queue may be called so too
+    values = {"route": lease.route, "fence": lease.fence, "stage": f'%"{stage}": {{%'}
+    while (row := connection.execute(before, values).first()) is not None:
+        if stage in json.loads(row.counts):
+            return row
+        values["fence"] = row.fence  # it only has a queue that is called so
+    return None
 
 
 def pause(ledger: Ledger, route: str, *, by: str, reason: str, now: datetime) -> str | None:

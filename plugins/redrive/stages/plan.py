@@ -241,6 +241,8 @@ def _put_off(context: Context, current: Sequence[GroupGate]) -> int:
 
 
 def _in_order(context: Context) -> InOrder | None:
+    if context.route.order_by is None:
+        return None
     with context.ledger.read() as connection:
         return in_order(connection, context.name, context.route)
 

@@ -6,6 +6,7 @@ number in decimal, a timestamp in ISO 8601, a table or an array as JSON); bytes 
 """
 
 import base64
+import contextlib
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -90,12 +91,11 @@ def decode(raw: bytes) -> tuple[dict[str, str], tuple[Header, ...]]:
 
 def _short_text(value: bytes) -> str:
     """A short string as text; where it is none, such as a binary correlation id, it is marked as values in JSON are."""
-    try:
+    with contextlib.suppress(UnicodeDecodeError):
         text = value.decode("utf-8")
-    except UnicodeDecodeError:
-        return f"{_BYTES}{base64.b64encode(value).decode()}{_BYTES_END}"
-    # What only looks like our mark is marked too, so that it is itself again.
-    return f"{_BYTES}{base64.b64encode(value).decode()}{_BYTES_END}" if text.startswith(_BYTES) else text
+        if not text.startswith(_BYTES):  # what only looks like our mark is marked too, so that it is itself again
+            return text
+    return f"{_BYTES}{base64.b64encode(value).decode()}{_BYTES_END}"
 
 
 #: Messages of a queue share most of their headers' names, and none is long.

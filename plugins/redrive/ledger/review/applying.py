@@ -19,7 +19,7 @@ from redrive.ledger.moves import move_each
 from redrive.ledger.predicates import ASKED
 from redrive.ledger.review import escalations
 from redrive.ledger.transactions import RouteLease, RunTransaction
-from redrive.lifecycle import Plan, State
+from redrive.lifecycle import Plan, Question, State
 from redrive.message import LARGEST_ID
 
 
@@ -172,8 +172,7 @@ def apply(
             State.WAITING,
             decided=of_people.format(what="redeliver"),
             set_=f"plan = '{Plan.RELEASE}', releases = releases + 1, send_failures = 0, next_attempt_at = :now,"
-            " doubted = false,"
-            " reason = null",
+            " doubted = false, reason = null",
         )
         if released:
             # In the same transaction: a review that dies here, or whose clock is behind, leaves no gate open.
@@ -233,8 +232,8 @@ def _not_there(tx: RunTransaction, decided: str) -> None:
     tx.execute(
         sql(
             "update escalated_messages set status = 'reopened', suggested_decision = null,"
-            " question = (select case when messages.doubted then 'sent' else 'failure' end from messages"
-            " where messages.message_id = escalated_messages.message_id),"
+            f" question = (select case when messages.doubted then '{Question.SENT}' else '{Question.FAILURE}' end"
+            " from messages where messages.message_id = escalated_messages.message_id),"
             " refusal = decided_by || ' looked into ' || source || ', and it is not there. Decide what becomes of it.',"
             " decision = null, decided_at = null, approved_by = null"
             " where escalation_id in (select escalation_id from taken where what = 'not_there')"
