@@ -897,6 +897,54 @@ def test_several_windows_are_on_the_wire_and_each_has_its_own_results(
     assert [one.letter.body for one in got[1:]] == [b"%d" % n for n in range(80)]
 
 
+def on_the_wire(broker: RabbitMQ, queue: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Publication]]:
+    """A window of twenty messages whose answers nobody has read; gives what reads them."""
+    broker.publish(queue, [outgoing(b"first of its channel")])
+    with monkeypatch.context() as deaf:
+        deaf.setattr(Link, "serve", lambda _: None)
+        return broker.ready(queue, [outgoing(b"%d" % n, n) for n in range(20)])()
+
+
+@pytest.mark.server
+def test_a_depth_is_not_asked_behind_what_is_on_the_wire(
+    rabbit: RabbitMQ, create: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = create()
+    finish = on_the_wire(rabbit, queue, monkeypatch)
+    with monkeypatch.context() as patched:
+        patched.setattr(rabbit._session.link, "wait", lambda *_: pytest.fail("its own link was waited for"))
+        assert rabbit.depth(queue).visible in range(1, 22)
+        with pytest.raises(QueueMissing):
+            rabbit.depth("q-not-there")
+    assert [one.status for one in finish()] == ["sent"] * 20
+    assert eventually(lambda: rabbit.depth(queue).visible == 21)
+    beside = rabbit._session._beside
+    assert beside is not None
+    rabbit.close()
+    assert beside.link is None
+
+
+@pytest.mark.server
+def test_who_may_have_one_connection_asks_over_that(
+    rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = rabbitmq.create_queue(f"q-{uuid.uuid4().hex[:12]}")
+    user = rabbitmq.create_user("frugal", configure=".*", write=".*", read=".*")
+    rabbitmq.control("set_user_limits", user, '{"max-connections": 1}')
+    broker = adapter(rabbitmq, login=user, password=user)
+    finish = on_the_wire(broker, queue, monkeypatch)
+    tries: list[str] = []
+    opens = Hosts.open
+    monkeypatch.setattr(Hosts, "open", lambda hosts, subject: (tries.append(subject), opens(hosts, subject))[1])
+    assert broker.depth(queue).visible in range(1, 22)
+    assert [one.status for one in finish()] == ["sent"] * 20
+    finish = on_the_wire(broker, queue, monkeypatch)
+    assert broker.depth(queue).visible in range(22, 43)
+    assert [one.status for one in finish()] == ["sent"] * 20
+    assert len(tries) == 1, "and tries no other twice"
+    broker.close()
+
+
 @pytest.mark.server
 def test_what_needs_the_brokers_word_before_anything_follows_is_sent_in_its_turn(
     rabbit: RabbitMQ, create: Callable[..., str]

@@ -151,6 +151,7 @@ class Confirms:
         self._blocked_timeout = blocked_timeout
         self._monotonic = monotonic
         session.on_loss(self._forget_sender)
+        session.is_busy = lambda: self.sender is not None and bool(self.sender.unanswered())
 
     def ready(self) -> tuple[Link, Sender] | None:
         """Where a window may be sent at once, before there is a word on those before it; None: nowhere.

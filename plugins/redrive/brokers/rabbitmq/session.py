@@ -7,7 +7,7 @@ from typing import Protocol
 import pika
 
 from redrive.brokers.rabbitmq.link import Channel, Link
-from redrive.errors import BrokerError, BrokerUnavailable
+from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused
 
 
 class OpensLinks(Protocol):
@@ -62,13 +62,20 @@ class Hosts:
 
 
 class Session:
-    """The link that there is, and one channel for questions. Who holds something of a link is told when it is lost."""
+    """The link that there is, and one channel for questions. Who holds something of a link is told when it is lost.
+
+    While messages are on their way to the broker (:attr:`is_busy`), questions go over a link of their own: what a
+    connection sends is read in its order, so the answer would wait behind all of them.
+    """
 
     def __init__(self, hosts: OpensLinks) -> None:
         self.link: Link | None = None
         self.ever_connected = False
         self.hosts = hosts
+        self.is_busy: Callable[[], bool] = lambda: False
         self._probe: Channel | None = None
+        self._beside: Session | None = None
+        self._may_have_another = True
         self._forgetters: list[Callable[[], None]] = []
 
     def on_loss(self, forget: Callable[[], None]) -> None:
@@ -94,6 +101,12 @@ class Session:
 
         Raises :class:`~redrive.errors.QueueMissing` too.
         """
+        if self._may_have_another and self.is_busy():
+            self._beside = self._beside or Session(self.hosts)
+            try:
+                return self._beside.probed(queue, action)
+            except (BrokerUnavailable, PermissionRefused):  # a user may be allowed no more than one connection
+                self._may_have_another = False
         link = self.connected(f"{action} on queue {queue}")
         if self._probe is None or not self._probe.is_open:
             self._probe = link.channel()
@@ -101,6 +114,8 @@ class Session:
 
     def close(self) -> None:
         """Close the connection; what is held goes back to its queue at once. It may be used again."""
+        if self._beside is not None:
+            self._beside.close()
         if self.link is not None:
             self.link.close()
         self._forget()
