@@ -15,6 +15,7 @@ from redrive.brokers import memory
 from redrive.brokers.base import ConsumerStats, QueueInfo
 from redrive.brokers.memory import MemoryBroker
 from redrive.cli.inspection import doctor as look_at_everything
+from redrive.errors import SettingsError
 from redrive.spark import session_conf, submit
 from redrive.stages import doctor
 from redrive.stages.doctor import Finding
@@ -148,6 +149,19 @@ def test_a_route_that_is_left_out_is_an_error_and_hides_no_other(
     said = " ".join(capsys.readouterr().out.split())
     assert "routes.mail.retries: unknown key" in said
     assert "orders: source" in said
+
+
+def test_a_route_that_there_is_not_is_a_mistake_in_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop = Workshop(tmp_path)
+    file = tmp_path / "redrive.yaml"
+    file.write_text(
+        yaml.safe_dump({"database": workshop.settings.database, "routes": {"orders": ROUTE, "mail": {"retries": 3}}})
+    )
+    monkeypatch.setenv("REDRIVE_CONFIG", str(file))
+    with pytest.raises(SettingsError, match="there is no such route"):  # exit code 2, not 1 as for what is found
+        look_at_everything("ordres")
+    with pytest.raises(typer.Exit):
+        look_at_everything("mail")
 
 
 def about_spark(folder: Path, text: str) -> Finding:

@@ -404,6 +404,28 @@ def test_who_is_told_of_what_is_configured(tmp_path: Path, inbox: Inbox) -> None
     workshop.ledger.close()
 
 
+def test_a_target_that_fails_as_nobody_expected_keeps_the_others_from_nothing(
+    tmp_path: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = Workshop(tmp_path, notify=["odd", {"connection": "ops"}])
+    send = channels.send
+
+    def odd(said: Any, target: Any) -> None:
+        if target.connection == "odd":
+            raise LookupError("unknown encoding: secret")
+        send(said, target)
+
+    monkeypatch.setattr(channels, "send", odd)
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    assert inbox.events() == ["new_group"]
+    rows = workshop.query(
+        "select problem, tries, next_try_at is not null from notification_sends where sent_at is null"
+    )
+    assert rows == [("connection odd: LookupError", 1, True)], "and it is tried again"
+    workshop.ledger.close()
+
+
 def test_what_is_no_news_any_more_is_given_up(told: Workshop, inbox: Inbox) -> None:
     inbox.status = 500
     told.die("a", error=KEY_ERROR)

@@ -10,6 +10,7 @@ from http.client import HTTPMessage
 import pytest
 from tests.answering import Answer, answering
 
+from redrive import brokers
 from redrive.brokers.rest import NotReady, Rest, _Redirects
 from redrive.brokers.retries import BRIEF, STANDARD, RetryPolicy, again, until
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
@@ -124,6 +125,18 @@ def test_what_is_no_answer_is_an_outage(serve: Callable[..., tuple[Rest, list[st
     nobody = Rest("http://127.0.0.1:9", headers=dict, context=None, timeout=1)
     with pytest.raises(BrokerUnavailable, match=r"\Aqueue orders: "):
         nobody.ask("queues/orders", "queue orders")
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(
+    serve: Callable[..., tuple[Rest, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(brokers.rest, "LARGEST", 1 << 20)
+    rest, _ = serve((200, json.dumps(["x" * (1 << 19)])), (200, json.dumps(["x" * (1 << 21)])), (400, "x" * (1 << 21)))
+    assert len(rest.ask("queues", "queues")[0]) == 1 << 19
+    with pytest.raises(BrokerError, match=r"\Aqueues: the answer has more than 1 MiB\Z"):
+        rest.ask("queues", "queues")
+    with pytest.raises(BrokerError, match=r"\Aqueues: HTTP 400 Bad Request\Z"):
+        rest.ask("queues", "queues")
 
 
 def test_a_server_that_is_starting_is_asked_again(serve: Callable[..., tuple[Rest, list[str]]]) -> None:

@@ -14,6 +14,10 @@ from urllib.parse import urlsplit
 from redrive.brokers.retries import RetryPolicy, again
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 
+#: Bytes that an answer may have, far more than any broker's list of queues; of an error's only the reason is read.
+LARGEST = 256 << 20
+_LARGEST_REASON = 1 << 16
+
 
 class NotReady(BrokerUnavailable):
     """The server answers, but not yet for this."""
@@ -70,14 +74,17 @@ class Rest:
         """The decoded answer to one request, None where it is empty; ``subject`` begins every error.
 
         Raises ``PermissionRefused`` for 401 and 403, ``QueueMissing`` for 404, :class:`NotReady` from 500 on,
-        ``BrokerUnavailable`` where there is no answer or none that can be read, and ``BrokerError`` for the rest.
+        ``BrokerUnavailable`` where there is no answer or none that can be read, and ``BrokerError`` for the
+        rest, and for an answer of more than :data:`LARGEST` bytes.
         """
         try:
             request = urllib.request.Request(  # noqa: S310 - the connection says http or https
                 f"{self._url}/{path}", method=method, headers={**self._headers(), **(headers or {})}
             )
             with self._opener.open(request, timeout=self._timeout) as answer:
-                content = answer.read()
+                content = answer.read(LARGEST + 1)
+            if len(content) > LARGEST:
+                raise BrokerError(f"{subject}: the answer has more than {LARGEST >> 20} MiB")
             return json.loads(content) if content else None
         except urllib.error.HTTPError as error:
             words = f"{subject}: HTTP {error.code} {_reason(error)}"
@@ -99,7 +106,7 @@ def _is_not_ready(error: BaseException) -> bool:
 
 def _reason(error: urllib.error.HTTPError) -> str:
     try:
-        told = json.loads(error.read())
+        told = json.loads(error.read(_LARGEST_REASON))
         return str(told["reason"]).strip().partition("\n")[0][:300]  # it may hold a stack trace of the server
     except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
         return str(error.reason)

@@ -130,6 +130,8 @@ def doctor(
     from redrive.stages import doctor as examination  # noqa: PLC0415
 
     settings = read_settings()
+    if route is not None and route not in settings.broken:
+        settings.route(route)
     findings = examination.examine(settings, [route] if route else [*settings.routes, *settings.broken])
     if as_json:
         typer.echo(json_line([finding._asdict() for finding in findings]))

@@ -172,6 +172,9 @@ class RouteNotifications:
         except NotificationFailed as error:
             notifications.failed(self.ledger, mine, str(error), self.now)
             log.warning("route %s: %s was not told of %s: %s", self.name, target.name, mine[0].event, error)
+        except Exception as error:  # whatever this one target makes of it, the others are told
+            notifications.failed(self.ledger, mine, f"{target.name}: {type(error).__name__}", self.now)
+            log.warning("route %s: %s was not told of %s", self.name, target.name, mine[0].event, exc_info=True)
         else:
             notifications.sent(self.ledger, mine, self.now)
 
