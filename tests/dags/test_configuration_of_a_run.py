@@ -19,6 +19,7 @@ from redrive.airflow import failures, run_params, spark_operators, tasks
 from redrive.cli.control import status
 from redrive.errors import BrokerUnavailable, QueuesFailed, SettingsError, UsageError
 from redrive.ledger.engine import sql
+from redrive.ledger.review import applying
 from redrive.settings import Settings
 from redrive.stages import context as stage_context
 from redrive.stages import deliver as delivering
@@ -348,6 +349,32 @@ def test_the_delivery_of_what_was_released_fails_for_a_destination_when_people_a
         shop.task("deliver_released", "orders")
     assert asked == ["escalate"]
     assert shop.query("select status from runs order by fence desc limit 1") == [("failed",)]
+
+
+def test_what_was_released_is_found_though_the_task_that_applied_it_was_killed(shop: Shop) -> None:
+    shop.die("1", error=KEY_ERROR)
+    shop.to_the_drain("scheduled__1")
+    shop.from_the_drain_on()
+    assert shop.task("find_released") == []
+    with shop.ledger.write() as connection:
+        connection.exec_driver_sql("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    assert shop.task("apply_decisions")["orders"]["released"] == 1
+    assert shop.task("apply_decisions") == {}, "its second try"
+    assert shop.task("find_released") == ["orders"]
+    shop.dag_run = "scheduled__2"
+    assert shop.task("deliver_released", "orders")["redelivered"] == 1
+    assert shop.task("find_released") == []
+
+
+def test_more_routes_than_airflow_maps_go_in_turns(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "MOST_ROUTES", 2)
+    monkeypatch.setattr(applying, "to_send", lambda *_: ["gone", "orders"])
+    assert shop.task("find_released") == ["orders"], "what is not configured is not sent"
+    names = [f"r{number}" for number in range(3)]
+    monkeypatch.setattr(applying, "to_send", lambda *_: names)
+    many = SimpleNamespace(database=shop.settings.database, routes=dict.fromkeys(names))
+    monkeypatch.setattr(tasks.configuration, "load", lambda: many)
+    assert shop.task("find_released") == ["r0", "r1"]
 
 
 def test_what_was_cleared_without_prepare_says_so(shop: Shop) -> None:

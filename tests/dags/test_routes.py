@@ -109,6 +109,25 @@ def test_a_task_makes_its_own_dag_alone(tmp_path: Path, monkeypatch: pytest.Monk
     assert set(routes.dags()) == {"redrive_mail"}
 
 
+class TestTheReview:
+    """A route of which nothing can be applied keeps no other from being sent, and is not hidden by what was sent."""
+
+    def test_what_was_released_is_sent_whatever_failed_before(self, dags: dict[str, DAG]) -> None:
+        review = dags["redrive_review"]
+        assert review.get_task("find_released").trigger_rule == "all_done"
+        assert review.get_task("find_released").upstream_task_ids == {"apply_decisions"}
+        assert review.get_task("deliver_released").upstream_task_ids == {"find_released"}
+
+    def test_a_failure_fails_the_run(self, dags: dict[str, DAG]) -> None:
+        review = dags["redrive_review"]
+        (end,) = review.leaves
+        assert end.trigger_rule == "none_failed"
+        assert {"apply_decisions", "deliver_released"} <= end.upstream_task_ids
+
+    def test_it_has_ended_before_it_comes_again(self, dags: dict[str, DAG]) -> None:
+        assert dags["redrive_review"].get_task("apply_decisions").retries == 1
+
+
 class TestTheLoop:
     def test_goes_through_all_stages_in_order(self, orders: DAG) -> None:
         order = [

@@ -494,8 +494,9 @@ def test_a_decision_that_changes_while_it_is_applied_waits_for_the_next_time(bug
     assert bug.review()["released"] == 1
 
 
-def test_a_decision_that_is_being_changed_right_now_is_waited_for(bug: Workshop) -> None:
-    """The reviewer's transaction is open while the old decision is applied: the new one wins."""
+def test_a_decision_that_is_being_changed_right_now_is_not_applied_as_it_was(bug: Workshop) -> None:
+    """The reviewer's transaction is open while the old decision is applied: the new one wins. Where a database locks
+    rows, the others don't wait for it."""
     person(bug, "update escalated_messages set decision = 'discard', decided_by = 'ana'")
     with bug.ledger.read() as connection:
         page = applying.decided(connection, "orders", approvals=1, after=-1, limit=10)
@@ -513,8 +514,8 @@ def test_a_decision_that_is_being_changed_right_now_is_waited_for(bug: Workshop)
             sql("update escalated_messages set decision = 'redeliver', decided_by = 'ben' where payload = 'a'")
         )
         thread.start()
-        thread.join(0.3)
-        assert done == [], "it waits for the reviewer"
+        thread.join(0.3 if bug.ledger.dialect.name == "sqlite" else 20)
+        assert bool(done) is (bug.ledger.dialect.name != "sqlite")
     thread.join()
     assert done == [{"released": 0, "discarded": 1, "refused": 0}]
     assert rows(bug, "payload, status, decision") == [("a", "decided", "redeliver"), ("b", "applied", "discard")]

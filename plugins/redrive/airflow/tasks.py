@@ -37,6 +37,8 @@ LEASE: Final = timedelta(minutes=15)
 PATIENCE: Final = timedelta(seconds=30)
 #: And how long between two tries.
 BETWEEN_TRIES: Final = timedelta(seconds=2)
+#: For so many routes at once what was released is sent; Airflow maps a task over 1,024 at most.
+MOST_ROUTES: Final = 1000
 Counts = dict[str, Any]
 
 
@@ -187,16 +189,16 @@ def _finish(run: Counts) -> Counts:
 # --- the tasks of the DAGs that serve all routes --------------------------------------------------------------
 
 
-def _apply_decisions() -> list[str]:
+def _apply_decisions() -> Counts:
     """Applies what reviewers wrote into the review table, each decision exactly once.
 
-    Its XCom is the names of the routes that got something to send. A route that fails does not hold the
-    others back; the task fails for it at the end, and its retry finds the others done.
+    A route that fails does not hold the others back; the task fails for it at the end, and its retry finds the others
+    done.
     """
     from redrive.stages import pipeline  # noqa: PLC0415
 
     settings = configuration.load()
-    released: list[str] = []
+    applied: Counts = {}
     failures: list[Exception] = []
     for route in _decided(settings):
         try:
@@ -208,11 +210,27 @@ def _apply_decisions() -> list[str]:
             failures.append(failure)
         else:
             log.info("route %s: %s", route, counts)
-            if counts["released"]:
-                released.append(route)
+            applied[route] = counts
     if failures:
         raise failures[0]
-    return released
+    return applied
+
+
+def _find_released() -> list[str]:
+    """The routes that have something due that people released, whoever applied it; also where a route has failed."""
+    from redrive.ledger.engine import Ledger  # noqa: PLC0415
+    from redrive.ledger.review import applying  # noqa: PLC0415
+
+    settings = configuration.load()
+    ledger = Ledger(settings.database)
+    try:
+        with ledger.read() as connection:
+            found = [name for name in applying.to_send(connection, datetime.now(UTC)) if name in settings.routes]
+    finally:
+        ledger.close()
+    if len(found) > MOST_ROUTES:
+        log.warning("%d routes have something to send: these %d now, the others next time", len(found), MOST_ROUTES)
+    return found[:MOST_ROUTES]
 
 
 def _deliver_released(route: str) -> Counts:
@@ -400,7 +418,10 @@ escalate = _task(_escalate, execution_timeout=timedelta(hours=1))
 report = _task(_report, execution_timeout=timedelta(minutes=10))
 finish = _task(_finish, execution_timeout=timedelta(minutes=5))
 
-apply_decisions = _task(_apply_decisions)
+#: Tried once more and not for minutes: it comes again in five.
+apply_decisions = _task(_apply_decisions, retries=1)
+#: Also where that failed for one route: the others' messages don't wait for it.
+find_released = _task(_find_released, trigger_rule="all_done", execution_timeout=timedelta(minutes=5))
 deliver_released = _task(_deliver_released, execution_timeout=timedelta(hours=6))
 audit = _task(_audit, execution_timeout=timedelta(hours=2))
 retention = _task(_retention, execution_timeout=timedelta(hours=2))

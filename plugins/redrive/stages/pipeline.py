@@ -227,8 +227,18 @@ def resolve(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
 
 
 def plan(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
-    """Decide."""
-    return _stage(settings, run, "plan", plan_stage.plan, **options)
+    """Carry out what people decided, then decide about the rest.
+
+    Where one run follows the other at once, nobody else ever finds the route free to apply a decision.
+    """
+
+    def decided_then_planned(context: Context) -> dict[str, Any]:
+        applied = review_stage.apply_decisions(context)
+        if any(applied.values()):
+            leases.note_counts(context.ledger, context.lease, "review", applied, context.now())
+        return plan_stage.plan(context)
+
+    return _stage(settings, run, "plan", decided_then_planned, **options)
 
 
 def deliver(

@@ -19,6 +19,7 @@ from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.delivery.unknown_sends import Rule
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, parse_instant
+from redrive.ledger.review import applying
 from redrive.ledger.selecting import Selection, refuse_unknown_groups, stage_selection
 from redrive.lifecycle import RESENDS, Plan
 from redrive.policy import gates, next_step
@@ -76,7 +77,7 @@ def preview(
             staged = batches.unloaded(connection, route)
             mask = redactor(known)
             templates = {group: mask(text) for group, text in dry_run.templates(connection, route).items()}
-            bounds = _bounds(connection, route, selection, now, mask)
+            bounds = _bounds(connection, route, selection, now, mask, approvals=known.approvals)
     finally:
         ledger.close()
     rows = [*_of_cases(seen, behind, known, now), *_of_planned(seen, behind, known, now)]
@@ -198,11 +199,16 @@ class _Gate:
         ]
 
 
-def _bounds(connection: Connection, route: str, selection: Selection, now: datetime, mask: Redactor) -> list[str]:
-    """Why the next run does less than all of it: a pause, a limit, stopped destinations."""
+def _bounds(
+    connection: Connection, route: str, selection: Selection, now: datetime, mask: Redactor, *, approvals: int
+) -> list[str]:
+    """Why the next run does less than all of it, or more: a pause, decisions, a limit, stopped destinations."""
     said = []
     if paused := leases.pause_of(connection, route):
         said.append(f"the route is {said_by(mask, paused)}; no run begins until `redrive resume {route}`")
+    decided = applying.left(connection, route)
+    if ready := decided.decisions - (decided.not_approved if approvals > 1 else 0):
+        said.append(f"{ready:,} decisions are carried out first; what they release, and its gates, is not told here")
     if selection.limit is not None:
         said.append(f"of what is due at most {selection.limit:,} are sent, as --limit says")
     for one in breakers.of_destinations(connection, route):

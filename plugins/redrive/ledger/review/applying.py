@@ -107,6 +107,24 @@ def left(connection: Connection, route: str) -> Left:
     return Left(int(row.n), int(row.not_approved))
 
 
+def to_send(connection: Connection, now: datetime) -> list[str]:
+    """The routes of which something is due that people released; not what is paused, nor what goes to a destination
+    that is stopped for longer."""
+    rows = connection.execute(
+        sql(
+            "select distinct reviews.route from escalated_messages reviews"
+            " inner join messages on messages.message_id = reviews.message_id"
+            " inner join route_state on route_state.route = reviews.route and paused_at is null"
+            f" where status = 'decided' and messages.state = 'waiting' and plan = '{Plan.RELEASE}'"
+            " and next_attempt_at <= :now and not exists (select 1 from breakers where breakers.route = reviews.route"
+            " and breakers.destination = messages.destination and stage = 'tripped' and cool_down_until > :now)"
+            " order by reviews.route"
+        ),
+        {"now": now},
+    )
+    return list(rows.scalars())
+
+
 def of_routes_not_configured(connection: Connection, configured: Collection[str]) -> dict[str, int]:
     """How many decisions wait that nobody applies, by the route that is not ``configured``."""
     names = connection.execute(sql("select route from route_state order by route")).scalars()
@@ -131,8 +149,8 @@ def apply(
     not_there: Sequence[Decided] = (),
 ) -> dict[str, int]:
     """Apply decisions of the lease's route in one transaction. Rows that changed since they were read are left for the
-    next time: a reviewer's late change waits for us, or we for it. A group of which something is released is tried
-    with its ``first`` few; None: with no canary."""
+    next time, and so are those that somebody is changing; whoever comes later waits for us. A group of which something
+    is released is tried with its ``first`` few; None: with no canary."""
     chosen = (
         [(one, "redeliver", None) for one in redeliver]
         + [(one, "discard", None) for one in discard]
@@ -242,11 +260,14 @@ def _not_there(tx: RunTransaction, decided: str) -> None:
 
 
 def _leave_changed(tx: RunTransaction) -> None:
-    """Leave out of ``taken`` what no longer is as it was read; lock the rest, so that late changes wait for us."""
+    """Leave out of ``taken`` what no longer is as it was read, or is being changed at this moment by somebody who may
+    have gone to lunch over it; lock the rest, so that late changes wait for us."""
     tx.execute(
         sql(
-            "select 1 from escalated_messages where escalation_id in (select escalation_id from taken)"
-            f" order by escalation_id{tx.dialect.for_update}"
+            "with ours as (select escalation_id from escalated_messages"
+            " where escalation_id in (select escalation_id from taken)"
+            f" order by escalation_id {tx.dialect.locked})"
+            " delete from taken where escalation_id not in (select escalation_id from ours)"
         )
     )
     same = " and ".join(

@@ -80,7 +80,8 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
             count = tx.execute(
                 sql(
                     "update escalated_messages set decision = :decision, decided_by = :by, approved_by = :approved,"
-                    " decided_at = :now, note = :note where route = :route and group_id = :group_id"
+                    " decided_at = :now, note = :note where escalation_id in (select escalation_id"
+                    " from escalated_messages where route = :route and group_id = :group_id"
                     " and status = 'open' and escalated_at >= :since and exists (select 1 from messages"
                     " where messages.message_id = escalated_messages.message_id and messages.state = 'escalated'"
                     + (
@@ -91,7 +92,8 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
                         if sends
                         else ")"
                     )
-                    + f" and not {_TAKEN_BACK}"
+                    # Nor what somebody is deciding at this moment: that waits for the next time, not we for them.
+                    + f" and not {_TAKEN_BACK} {tx.dialect.locked})"
                 ),
                 {
                     "decision": one.decision,
