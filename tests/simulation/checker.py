@@ -60,6 +60,7 @@ class Checker:
         self.let_go: Counter[bytes] = Counter()  # what retention removed that had not been sent
         self.terms = Terms(self)
         self._told: Mapping[str, int] | None = None  # by a dry run, of the plan that comes
+        self._asked = 0  # messages about which people were asked before that
         self.clocks_differed = False  # of two processes that worked on one ledger
         self.leases = Leases(self)
         self.decisions = Decisions(self)
@@ -445,18 +446,27 @@ class Checker:
         states = self._open_states(sql, route)
         if sum(told.values()) != sum(states.values()):
             raise Broken("a dry run tells of each message once", f"{dict(told)} of {states} on {route}")
-        # What is new is decided by its case, and which of it a gate lets through no dry run says. Nor does one tell
-        # what the plan makes of decisions, which it carries out first: a release changes gates.
-        self._told = None if states["classified"] or self._people_decided(sql, route) else told
+        # Which of what is new waits for an earlier one of its key no dry run says. Nor does one tell what the plan
+        # makes of decisions, which it carries out first: a release changes gates.
+        in_order = states["classified"] and self.routes[route].get("order_by")
+        self._asked = self._asked_already(sql, route)
+        self._told = None if in_order or self._people_decided(sql, route) else told
 
     def came_true(self, sql: Sql, route: str) -> None:
         """The plan has done what the dry run before it told."""
         if self._told is None:
             return
         states = self._open_states(sql, route)
-        found = {"hold": states["held"], "escalate": states["to_review"] + states["expired"]}
+        again = self._asked_already(sql, route) - self._asked  # released, and their canary failed
+        found = {"hold": states["held"], "escalate": states["to_review"] + states["expired"] + again}
         if any(self._told[verdict] != count for verdict, count in found.items()):
             raise Broken("a plan does what a dry run told", f"{dict(self._told)}, then {states} on {route}")
+
+    def _asked_already(self, sql: Sql, route: str) -> int:
+        ((count,),) = sql.rows(
+            f"select count(*) from messages where route = {sql.quoted(route)} and state = 'escalated'"
+        )
+        return int(count)
 
     def _people_decided(self, sql: Sql, route: str) -> bool:
         rows = sql.rows(

@@ -157,6 +157,25 @@ def test_a_dry_run_says_what_the_next_plan_does_with_what_is_held(shop: Callable
     assert told == ([{"escalate"}, set(), set(), set()] if broken else passes)
 
 
+def test_a_dry_run_says_how_many_of_what_is_new_go(shop: Callable[..., Shop]) -> None:
+    one = shop(backlog=0, broken=False)
+    for new in (40, 7):  # of a group that has no gate yet, and of one whose canary is out
+        one.die(*(f"{n} of {new}" for n in range(new)), error=STRANGE)
+        run, before = one.begin(), one.states().get("held", 0)
+        for name, _ in one.stages(run):
+            if name == "resolve":
+                rows = preview(one.settings, "orders", Selection(), now=one.now())["plan"]
+                would: Counter[str] = Counter()
+                for row in rows:
+                    would[row["verdict"]] += row["messages"]
+                assert sum(would.values()) == before + new, rows
+            if name == "plan":
+                assert would["hold"] == one.states()["held"], rows
+        pipeline.finish(one.settings, run, "succeeded", one.now)
+    (why,) = {row["why"] for row in rows if row["verdict"] == "hold"}
+    assert why.endswith("comes first.")
+
+
 def test_a_group_that_is_fixed_ramps_to_its_end_behind_a_slow_consumer(shop: Callable[..., Shop]) -> None:
     one = shop(backlog=60, broken=False)
     one.die(*[f"{n:03}" for n in range(60)], error=STRANGE)

@@ -149,7 +149,7 @@ def test_a_dry_run_counts_what_carries_the_attribute_and_changes_nothing(tmp_pat
     workshop.cycle(of_tenants("nobody"))
     before = workshop.query("select * from messages order by message_id")
     planned = preview(workshop.settings, "orders", of_tenants("acme"), now=workshop.now())
-    assert [(row["verdict"], row["messages"]) for row in planned["plan"]] == [("requeue", 4)]
+    assert [(row["verdict"], row["messages"]) for row in planned["plan"]] == [("requeue", 2), ("hold", 2)]
     assert workshop.query("select * from messages order by message_id") == before
     workshop.cycle(of_tenants("umbrella"))
     planned = preview(workshop.settings, "orders", of_tenants("umbrella"), now=workshop.now())

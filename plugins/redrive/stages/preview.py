@@ -13,6 +13,7 @@ from redrive.brokers.base import Broker
 from redrive.connections import storage
 from redrive.ledger import leases, schema
 from redrive.ledger.delivery import breakers, consumers, dry_run, lanes, planning, unknown_sends
+from redrive.ledger.delivery.aiming import LOST
 from redrive.ledger.delivery.breakers import GroupGate
 from redrive.ledger.delivery.dry_run import HeldCount, WaitingCount
 from redrive.ledger.delivery.planning import CaseCount
@@ -70,17 +71,15 @@ def preview(
         else:
             seen.look(ledger, route, selection, now)
         with ledger.read() as connection:
-            behind = {
-                gate.group_id: _Gate(gate, plan.step_of(gate, rules, limits.verdicts, now))
-                for gate in breakers.of_groups(connection, route)
-            }
+            current = [_begun(gate, rules) for gate in breakers.of_groups(connection, route)]
+            behind = {gate.group_id: _Gate(gate, plan.step_of(gate, rules, limits.verdicts, now)) for gate in current}
             staged = batches.unloaded(connection, route)
             mask = redactor(known)
             templates = {group: mask(text) for group, text in dry_run.templates(connection, route).items()}
             bounds = _bounds(connection, route, selection, now, mask, approvals=known.approvals)
     finally:
         ledger.close()
-    rows = [*_of_cases(seen, behind, known, now), *_of_planned(seen, behind, known, now)]
+    rows = [*_of_cases(seen, behind, known, rules, now), *_of_planned(seen, behind, known, now)]
     return {
         "route": route,
         "plan": [
@@ -117,19 +116,33 @@ class _Row(NamedTuple):
     until: datetime | None = None  # of several that are due one after the other, when the last is
 
 
-def _of_cases(seen: "_Seen", behind: Mapping[int, "_Gate"], route: Route, now: datetime) -> Iterator[_Row]:
-    """What is decided about for the first time, or again."""
+def _of_cases(
+    seen: "_Seen", behind: Mapping[int, "_Gate"], route: Route, rules: gates.Rules, now: datetime
+) -> Iterator[_Row]:
+    """What is decided about for the first time, or again: as far as its group's gate lets it go beside what it holds
+    already. A group that has none yet gets one."""
     limits = plan.policy_limits(route)
     delays = {source.queue: source.delay or timedelta(0) for source in route.sources if source.kind == "delay"}
-    for one in seen.cases():
+    rooms = {group: gate.room(seen.held.get(group, HeldCount())) for group, gate in behind.items()}
+    for one, is_aimed in seen.cases():
         decision = next_step.decide(one.case, limits)
         verdict, why, when = _words(decision, one.case.kind, delays.get(one.source), now)
-        if isinstance(decision, Send) and one.case.kind != "delay" and route.canary is not None:
-            gate = behind.get(one.group_id or 0)
-            stage = gate.stage if gate else Stage.CANARY
-            if stage != Stage.OPEN:
-                why = f"{why} Its group's gate is at {stage}."
-        yield _Row(one.group_id, one.case.cause.value if one.case.cause else None, one.messages, verdict, why, when)
+        if isinstance(decision, Send) and not is_aimed:
+            decision, verdict, why, when = Escalate(LOST), "escalate", LOST, now
+        cause = one.case.cause.value if one.case.cause else None
+        gated = isinstance(decision, Send) and one.case.kind != "delay" and one.group_id is not None
+        room = rooms.setdefault(one.group_id or 0, rules.first if rules.canary else None) if gated else None
+        if room is None:
+            yield _Row(one.group_id, cause, one.messages, verdict, why, when)
+            continue
+        gate, through = behind.get(one.group_id or 0), min(one.messages, room)
+        rooms[one.group_id or 0] = room - through
+        if through:
+            lets = f"Its group's gate is at {gate.stage if gate else Stage.CANARY}, and lets {room:,} more go."
+            yield _Row(one.group_id, cause, through, verdict, f"{why} {lets}", when)
+        if through < one.messages:
+            awaited = gate.awaited() if gate else _awaited(Stage.CANARY, rules.first)
+            yield _Row(one.group_id, cause, one.messages - through, "hold", *awaited)
 
 
 def _of_planned(seen: "_Seen", behind: Mapping[int, "_Gate"], route: Route, now: datetime) -> Iterator[_Row]:
@@ -171,14 +184,26 @@ class _Gate:
     def stage(self) -> Stage:
         return self._after.stage
 
+    def room(self, held: HeldCount) -> int | None:
+        """How many go of what comes to it, beside what it holds; None: all."""
+        places = gates.quota(self._after)
+        return None if places is None else max(0, places - held.may_go)
+
+    def awaited(self) -> tuple[str, str | datetime | None]:
+        """Why and until when it lets no more go."""
+        gate = self._after
+        if gate.stage == Stage.FAILED:
+            return f"The canary of its group failed, so people are asked the next time: {gate.reason}", None
+        if gate.stage == Stage.TRIPPED:
+            return gate.reason or "Its group's gate is at tripped.", gate.cool_down_until
+        return _awaited(gate.stage, gate.allowed)
+
     def stopped(self, now: datetime) -> tuple[str, str, str | datetime | None] | None:
         """Verdict, why and when for all that is behind a gate that lets nothing go; None for any other."""
         gate = self._after
         if gate.stage == Stage.FAILED:
             return "escalate", f"The canary of its group failed: {gate.reason}", now
-        if gate.stage == Stage.TRIPPED:
-            return "hold", gate.reason or "Its group's gate is at tripped.", gate.cool_down_until
-        return None
+        return ("hold", *self.awaited()) if gate.stage == Stage.TRIPPED else None
 
     def of_held(self, held: HeldCount, now: datetime) -> list[tuple[str, int, str, str | datetime | None]]:
         """Verdict, how many, why and when for what it holds."""
@@ -191,12 +216,23 @@ class _Gate:
             return [("admit", held.messages, "Its group's gate is open.", now)]
         through = min(held.may_go, places)
         lets = f"Its group's gate is at {gate.stage}, and lets {places:,} more go."
-        awaited = f"Its group's gate is at {gate.stage}: what becomes of {gate.allowed:,} comes first."
+        why, when = self.awaited()
         return [
             ("admit", through, lets, now),
-            ("hold", held.may_go - through, awaited, None),
+            ("hold", held.may_go - through, why, when),
             ("hold", held.messages - held.may_go, "It waits for an earlier message of its key.", None),
         ]
+
+
+def _begun(gate: GroupGate, rules: gates.Rules) -> GroupGate:
+    """As :func:`breakers.open_gates` leaves a canary that is allowed nothing yet."""
+    if gate.stage != Stage.CANARY or gate.allowed:
+        return gate
+    return replace(gate, allowed=rules.first) if rules.canary else replace(gate, stage=Stage.OPEN)
+
+
+def _awaited(stage: Stage, allowed: int) -> tuple[str, None]:
+    return f"Its group's gate is at {stage}: what becomes of {allowed:,} comes first.", None
 
 
 def _bounds(
@@ -228,7 +264,7 @@ class _Seen:
         self._refused = dry_run.refused(now - route.give_up_after, aims)
         self._aims = aims
         self._rules = rules  # by destination
-        self._cases: dict[tuple[next_step.Case, int | None, str], int] = {}
+        self._cases: dict[tuple[next_step.Case, int | None, str, bool], int] = {}
         self.refused: Counter[tuple[int | None, str | None, str]] = Counter()  # by group, cause and why
         self.held: dict[int, HeldCount] = {}  # by group
         self.due: Counter[str] = Counter()  # by destination
@@ -244,9 +280,10 @@ class _Seen:
                 self.refused[given_up[:3]] += given_up.messages
             rest = replace(selection, apart=self._refused)
             consumed = consumers.states(connection, route, now=now)
-            for one in planning.cases(connection, route, rest, consumed):
-                key = (one.case, one.group_id, one.source)
-                self._cases[key] = self._cases.get(key, 0) + one.messages
+            for is_aimed, apart in dry_run.by_aim(self._refused, self._aims).items():
+                for one in planning.cases(connection, route, replace(selection, apart=apart), consumed):
+                    key = (one.case, one.group_id, one.source, is_aimed)
+                    self._cases[key] = self._cases.get(key, 0) + one.messages
             in_order = plan.in_order(connection, route, self._route)
             for group, behind in dry_run.held(connection, route, rest, in_order).items():
                 before_it = self.held.get(group, HeldCount())
@@ -272,9 +309,10 @@ class _Seen:
         """What waits to be sent, by group, cause and verdict."""
         return list(self._waiting.values())
 
-    def cases(self) -> list[CaseCount]:
-        """The distinct cases with their counts."""
-        return [CaseCount(*key, count) for key, count in self._cases.items()]
+    def cases(self) -> Iterator[tuple[CaseCount, bool]]:
+        """The distinct cases with their counts, apart where it is known where the messages would go."""
+        for (case, group, source, is_aimed), count in self._cases.items():
+            yield CaseCount(case, group, source, count), is_aimed
 
 
 def _rules(ledger: Ledger, name: str, route: Route, broker: Broker | None, now: datetime) -> dict[str, list[Rule]]:

@@ -33,6 +33,16 @@ def refused(enqueued_before: datetime, aims: Aims) -> Condition:
     )
 
 
+def by_aim(refused: Condition, aims: Aims) -> dict[bool, Condition]:
+    """What to leave out beside what is ``refused``, for the messages of which ``aims`` know where to, and for those
+    of which they don't."""
+    to, values = aiming.target(aims)
+    return {
+        aimed: Condition(f"({refused.sql} or {to} is {other})", {**refused.values, **values})
+        for aimed, other in ((True, "null"), (False, "not null"))
+    }
+
+
 def refused_counts(
     connection: Connection, route: str, selection: Selection, condition: Condition
 ) -> list[RefusedCount]:
