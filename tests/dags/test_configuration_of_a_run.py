@@ -1,12 +1,13 @@
 """A run works with what it began with: an edit in the middle counts from the next run on."""
 
+import contextlib
 import copy
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import MagicMock
 
 import pytest
@@ -17,7 +18,8 @@ from tests.workshop import KEY_ERROR, REFUSED, ROUTE, Workshop, micros
 from redrive import settings as configuration
 from redrive.airflow import failures, run_params, spark_operators, tasks
 from redrive.cli.control import status
-from redrive.errors import BrokerUnavailable, QueuesFailed, SettingsError, UsageError
+from redrive.errors import BalanceBroken, BrokerUnavailable, QueuesFailed, SettingsError, UsageError
+from redrive.ledger.account.balance import Problem
 from redrive.ledger.engine import sql
 from redrive.ledger.review import applying
 from redrive.settings import Settings
@@ -80,9 +82,15 @@ class Shop(Workshop):
 
     try_number, max_tries = 1, 0
     manifest: str | None = None
+    pushed: ClassVar[dict[str, object]] = {}
 
-    def xcom_pull(self, task_ids: str, **_: object) -> Any:
+    def xcom_pull(self, task_ids: str, key: str = "return_value") -> Any:
+        if key != "return_value":
+            return self.pushed.get(key)
         return {"begin": self.run, "prepare": self.manifest}[task_ids]
+
+    def xcom_push(self, key: str, value: object) -> None:
+        self.pushed[key] = value
 
     def get_task_states(self, *, run_ids: list[str], **_: object) -> dict[str, dict[str, str]]:
         return {run_ids[0]: {"report": "success"}}
@@ -268,6 +276,28 @@ def test_retention_forgets_what_no_run_began_with_for_long(shop: Shop) -> None:
     pipeline.retention(configuration.load(), later)
     assert shop.query("select count(*) from configurations") == [(0,)]
     assert shop.query("select count(*) from runs where configuration is null") == [(0,)], "the hash stays"
+
+
+def test_what_the_audit_complains_about_is_kept_longer_and_nothing_waits_for_ever(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    shop.dag_run = "scheduled__1"
+    monkeypatch.setattr(pipeline, "retention", lambda _, longer: asked.append(list(longer)) or {})
+
+    def audited(*problems: Problem) -> None:
+        shop.pushed = {}
+        monkeypatch.setattr(pipeline, "audit", lambda _: {"problems": list(problems)})
+        with contextlib.nullcontext() if not problems else pytest.raises(BalanceBroken):
+            shop.task("audit")
+        shop.task("retention")
+
+    audited()
+    audited(Problem("a copy is gone", "mail"))
+    audited(Problem("it does not add up", None))
+    shop.pushed = {}
+    shop.task("retention")  # of an audit that had no end
+    assert asked == [[], ["mail"], ["orders"], ["orders"]]
 
 
 def test_status_says_what_the_last_run_began_with_and_that_the_file_was_edited(

@@ -124,6 +124,12 @@ class TestTheReview:
         assert end.trigger_rule == "none_failed"
         assert {"apply_decisions", "deliver_released"} <= end.upstream_task_ids
 
+    def test_retention_does_not_wait_for_a_good_audit_which_fails_the_run(self, dags: dict[str, DAG]) -> None:
+        audit = dags["redrive_audit"]
+        assert audit.get_task("retention").trigger_rule == "all_done"
+        assert {task.task_id for task in audit.leaves} == {"done"}
+        assert audit.get_task("done").upstream_task_ids == {"audit", "retention", "rescue"}
+
     def test_it_has_ended_before_it_comes_again(self, dags: dict[str, DAG]) -> None:
         assert dags["redrive_review"].get_task("apply_decisions").retries == 1
 

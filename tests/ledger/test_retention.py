@@ -10,11 +10,12 @@ import yaml
 from typer.testing import CliRunner
 
 from redrive.cli.app import app
-from redrive.errors import UsageError
+from redrive.errors import StagingError, UsageError
 from redrive.ledger import moves
 from redrive.ledger.account import balance, inspecting, retention
 from redrive.ledger.engine import sql
 from redrive.stages import pipeline
+from redrive.staging.batch_files import Staging
 from tests.ledger.planting import Plant, entering
 from tests.ledger.test_loading import coming_back
 from tests.workshop import REFUSED, Workshop
@@ -190,3 +191,43 @@ def test_files_go_with_their_rows(workshop: Workshop) -> None:
     assert pipeline.retention(workshop.settings, workshop.now()) == {"batches": 1, "messages": 1}
     assert not list((workshop.folder / "staging").rglob("*.parquet"))
     assert workshop.audit() == []
+
+
+def presumed(workshop: Workshop, *bodies: str) -> None:
+    """Each in a file of its own, and long ago."""
+    for body in bodies:
+        workshop.die(body, error=REFUSED)
+        workshop.cycle()
+        workshop.consume()
+        workshop.advance(hours=1)
+    workshop.cycle()
+    workshop.advance(hours=1)
+    workshop.cycle()
+    assert workshop.states() == {"presumed": len(bodies)}
+    workshop.advance(days=31)
+
+
+def test_a_route_about_which_the_audit_complains_keeps_it_longer_and_not_for_ever(workshop: Workshop) -> None:
+    presumed(workshop, "a")
+    assert pipeline.retention(workshop.settings, workshop.now(), longer=["orders"]) == {"batches": 0, "messages": 0}
+    workshop.advance(days=30)
+    assert pipeline.retention(workshop.settings, workshop.now(), longer=["orders"]) == {"batches": 1, "messages": 1}
+
+
+def test_a_file_that_can_not_be_removed_keeps_no_other(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    presumed(workshop, "a", "b", "c")
+    ((stays,),) = workshop.query("select min(uri) from staging_batches")
+    remove = Staging.remove
+
+    def refusing(staging: Staging, uri: str) -> None:
+        if uri == stays:
+            raise StagingError(f"{uri}: access denied")
+        remove(staging, uri)
+
+    monkeypatch.setattr(Staging, "remove", refusing)
+    with pytest.raises(StagingError, match="access denied"):
+        pipeline.retention(workshop.settings, workshop.now())
+    assert workshop.query("select uri from staging_batches") == [(stays,)], "so that the next one tries it again"
+    monkeypatch.undo()
+    pipeline.retention(workshop.settings, workshop.now())
+    assert not list((workshop.folder / "staging").rglob("*.parquet"))

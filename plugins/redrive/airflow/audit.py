@@ -3,14 +3,15 @@
 `audit` proves, for every route, that copies, messages and states add up, in the ledger and against the staging files
 themselves. It **fails where a promise is broken** and says where and by how much: that is the one alert to have.
 It also closes batches that a killed drain left open. `retention` then forgets what finished longer ago than each
-route's `retention`; it does not run while the audit fails, so that nothing is removed that would explain it.
+route's `retention`, and twice as long ago where the audit complained, so that what explains it is still there.
 `rescue` fails while a source has not been emptied for half of the time that it keeps messages, because then they may
 expire unread: a paused or failing route, or one that is drained more slowly than it fills.
+`done` fails if one of the others did.
 
 By hand: `redrive audit`.
 """
 
-from airflow.sdk import DAG, chain
+from airflow.sdk import DAG
 
 from redrive.airflow import definitions, tasks
 
@@ -23,6 +24,7 @@ def dags() -> dict[str, DAG]:
         description="Proves that everything adds up, and forgets what is old",
         page=__doc__,
     ) as dag:
-        chain(tasks.audit(), tasks.retention())
-        tasks.rescue()
+        audited, tidied = tasks.audit(), tasks.retention()
+        audited >> tidied
+        definitions.end([audited, tidied, tasks.rescue()])
     return {dag.dag_id: dag}

@@ -1,8 +1,10 @@
 """The DAGs without their tasks: ids, schedules, what every task does about failure, and their pages."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 
 from redrive import settings as configuration
@@ -87,6 +89,12 @@ def upkeep_dag(dag_id: str, *, schedule: str, description: str, page: str | None
         tags=[TAG],
         default_args=default_args(),
     )
+
+
+def end(tasks: Sequence[Any]) -> None:
+    """The end of a DAG in which not each task waits for all before it to succeed: it fails with any of them, for
+    Airflow goes by the last tasks alone."""
+    list(tasks) >> EmptyOperator(task_id="done", trigger_rule="none_failed")
 
 
 def default_args() -> dict[str, Any]:

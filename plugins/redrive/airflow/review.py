@@ -15,7 +15,6 @@ run of the route.
 By hand: `redrive review apply`.
 """  # noqa: E501  a list of Markdown reads better unwrapped
 
-from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 
 from redrive.airflow import definitions, tasks
@@ -32,5 +31,5 @@ def dags() -> dict[str, DAG]:
         applied, found = tasks.apply_decisions(), tasks.find_released()
         sent = tasks.deliver_released.expand(route=found)
         applied >> found
-        [applied, sent] >> EmptyOperator(task_id="done", trigger_rule="none_failed")
+        definitions.end([applied, sent])
     return {dag.dag_id: dag}

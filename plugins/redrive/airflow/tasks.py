@@ -37,6 +37,8 @@ LEASE: Final = timedelta(minutes=15)
 PATIENCE: Final = timedelta(seconds=30)
 #: And how long between two tries.
 BETWEEN_TRIES: Final = timedelta(seconds=2)
+#: In the XCom of the task ``audit``: the routes about which it complained, "" for what is of no route.
+COMPLAINED: Final = "complained"
 #: For so many routes at once what was released is sent; Airflow maps a task over 1,024 at most.
 MOST_ROUTES: Final = 1000
 Counts = dict[str, Any]
@@ -266,6 +268,7 @@ def _audit() -> Counts:
     from redrive.stages import pipeline  # noqa: PLC0415
 
     counts = pipeline.audit(configuration.load())
+    get_current_context()["ti"].xcom_push(key=COMPLAINED, value=sorted({one.route or "" for one in counts["problems"]}))
     metrics.gauge("audit.problems", len(counts["problems"]))
     if counts["problems"]:
         raise BalanceBroken("\n".join(counts["problems"]))
@@ -273,10 +276,17 @@ def _audit() -> Counts:
 
 
 def _retention() -> Counts:
-    """Forgets finished messages older than the route's ``retention``, and removes their staging files."""
+    """Forgets finished messages older than the route's ``retention``, and removes their staging files.
+
+    A route about which the audit complained keeps its own twice as long; all do where it had no end, or what it found
+    is of no route.
+    """
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    return pipeline.retention(configuration.load())
+    settings = configuration.load()
+    complained = get_current_context()["ti"].xcom_pull(task_ids="audit", key=COMPLAINED)
+    of_all = complained is None or "" in complained
+    return pipeline.retention(settings, longer=list(settings.routes) if of_all else complained)
 
 
 def _rescue() -> Counts:
@@ -424,5 +434,5 @@ apply_decisions = _task(_apply_decisions, retries=1)
 find_released = _task(_find_released, trigger_rule="all_done", execution_timeout=timedelta(minutes=5))
 deliver_released = _task(_deliver_released, execution_timeout=timedelta(hours=6))
 audit = _task(_audit, execution_timeout=timedelta(hours=2))
-retention = _task(_retention, execution_timeout=timedelta(hours=2))
+retention = _task(_retention, trigger_rule="all_done", execution_timeout=timedelta(hours=2))
 rescue = _task(_rescue, execution_timeout=timedelta(minutes=10))

@@ -5,7 +5,7 @@ adds up.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 #: An open batch this old, or as old as the lease of its copies where that is longer, has no writer any more: a drain
 #: closes its batches within half a lease.
 ABANDON_AFTER = timedelta(hours=1)
+#: After so many failures nothing more is tried to be removed.
+ENOUGH = 10
+#: So many times its retention a route keeps what an audit complains about. Not for ever: some findings go only with the
+#: messages that they are about, and disks fill.
+LONGER = 2
 
 
 @dataclass(slots=True)
@@ -223,28 +228,45 @@ def _without_row(ledger: Ledger, staging: "Staging", route: str | None) -> Itera
         )
 
 
-def tidy(settings: Settings, *, now: datetime) -> dict[str, int]:
+def tidy(settings: Settings, *, now: datetime, longer: Collection[str] = ()) -> dict[str, int]:
     """Remove what is finished and older than each route's retention: messages, files, then the rows that name these.
+    Of the routes named in ``longer`` it stays twice as long: an audit complains about them, and it may explain that.
 
-    What a crash left of an earlier call is removed too.
+    What a crash left of an earlier call is removed too. What fails for one route or file keeps no other; the first such
+    error is raised in the end.
     """
     ledger, staging = Ledger(settings.database), storage.staging(settings)
-    totals = {"batches": 0, "messages": 0}
+    totals, failures = {"batches": 0, "messages": 0}, list[RedriveError]()
     try:
         for name, route in settings.routes.items():
-            gone, messages = retention.forget(ledger, name, before=now - route.retention, now=now)
+            kept = route.retention * (LONGER if name in longer else 1)
+            try:
+                gone, messages = retention.forget(ledger, name, before=now - kept, now=now)
+            except RedriveError as error:
+                failures.append(error)
+                continue
             totals["batches"] += len(gone)
             totals["messages"] += messages
-            with ledger.read() as connection:
-                left = retention.forgotten(connection)
-            for batch in left:
+        with ledger.read() as connection:
+            left = retention.forgotten(connection)
+        removed = []
+        for batch in left:
+            try:
                 staging.remove(batch.uri)
-            retention.drop(ledger, [batch.batch_id for batch in left])
+            except StagingError as error:
+                failures.append(error)
+                if len(failures) >= ENOUGH:  # the place is away
+                    break
+            else:
+                removed.append(batch.batch_id)
+        retention.drop(ledger, removed)
         if settings.routes and not settings.broken:  # of a broken route nobody knows how long it keeps
             longest = max(route.retention for route in settings.routes.values())
-            configurations.forget(ledger, before=now - longest)
+            configurations.forget(ledger, before=now - (LONGER if longer else 1) * longest)
     finally:
         ledger.close()
+    if failures:
+        raise failures[0]
     return totals
 
 

@@ -338,9 +338,9 @@ def audit(
     }
 
 
-def retention(settings: Settings, now: datetime | None = None) -> dict[str, int]:
-    """Forget what is finished and old."""
-    return audit_stage.tidy(settings, now=now or utc_now())
+def retention(settings: Settings, now: datetime | None = None, *, longer: Collection[str] = ()) -> dict[str, int]:
+    """Forget what is finished and old, later on the routes named in ``longer``."""
+    return audit_stage.tidy(settings, now=now or utc_now(), longer=longer)
 
 
 def _stage(
