@@ -82,6 +82,10 @@ class LedgerUnavailable(LedgerError):
     """The ledger's database can't be reached."""
 
 
+class LedgerBusy(LedgerUnavailable):
+    """Somebody else is changing the same rows, and has not ended in time; nothing was changed here."""
+
+
 class LedgerRefused(LedgerError):
     """The ledger's database is there and does not take a value: too large for an index or a column, or not text. Trying
     again changes nothing; the text says what it was for."""

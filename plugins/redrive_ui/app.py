@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from redrive.errors import LedgerError, RedriveError, SchemaOutdated, SettingsError
+from redrive.errors import LedgerBusy, LedgerError, RedriveError, SchemaOutdated, SettingsError
 from redrive.settings import Settings
 from redrive.stages.context import utc_now
 from redrive_ui import decision_api, group_rulings, pages
@@ -80,6 +80,10 @@ def _misconfigured(request: Request, error: Exception) -> Response:
 
 
 def _broken(request: Request, error: Exception) -> Response:
+    if isinstance(error, LedgerBusy):
+        return _answer(
+            request, 503, "Somebody else is changing the same, and has not ended. Nothing was done: try again."
+        )
     if isinstance(error, LedgerError) and not isinstance(error, SchemaOutdated):
         # Where the database is and what it said is for those who run it.
         _log.error("the review page can't ask the ledger: %s", error)

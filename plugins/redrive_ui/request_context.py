@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import Depends
@@ -24,6 +24,9 @@ from redrive_ui.protection import Refused
 from redrive_ui.rendering import Templates
 from redrive_ui.rows import Row
 
+#: How long a decision waits for somebody who changes the same messages. Whoever left that open over lunch must not hold
+#: the api-server, of whose threads each request that waits has one.
+PATIENCE = timedelta(seconds=10)
 _STATEMENT_TIMEOUT = "20s"  # a page that takes longer is given up; the ledger has better things to do
 
 
@@ -42,7 +45,7 @@ class AppState:
     def ledger(self, settings: Settings) -> Ledger:
         """The ledger of these settings, whose connections are kept from request to request."""
         if settings.database not in self.ledgers:
-            self.ledgers[settings.database] = Ledger(settings.database)
+            self.ledgers[settings.database] = Ledger(settings.database, patience=PATIENCE)
         return self.ledgers[settings.database]
 
 

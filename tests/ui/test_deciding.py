@@ -3,10 +3,14 @@
 import html
 import json
 import re
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
-from redrive_ui import bulk_decisions
+import pytest
+
+from redrive_ui import bulk_decisions, request_context
 from tests.ui import seeding
 from tests.ui.conftest import Site
 
@@ -327,3 +331,17 @@ def test_headers_are_corrected_and_what_is_masked_of_them_is_locked(site: Site) 
         (None, json.dumps(changes))
     ]
     assert "Corrected headers" in site.page("/messages/7")
+
+
+def test_whoever_left_a_transaction_open_holds_no_thread_of_the_api_server(
+    make_site: Callable[..., Site], ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_context, "PATIENCE", timedelta(seconds=0.5))
+    site = make_site(ledger_url)
+    seeding.seed(site.ledger, per_day=3)
+    with site.ledger.write() as lunch:
+        lunch.exec_driver_sql("update escalated_messages set note = 'hm'")
+        answer = site.decide("discard")
+    assert answer.status_code == 503
+    assert "Somebody else is changing the same" in answer.text
+    assert site.decide("discard").status_code == 200

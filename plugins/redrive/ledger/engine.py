@@ -10,12 +10,12 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalError
 
-from redrive.errors import LedgerRefused, LedgerUnavailable, SettingsError
+from redrive.errors import LedgerBusy, LedgerRefused, LedgerUnavailable, SettingsError
 from redrive.ledger import dialects
 from redrive.ledger.dialects import Dialect, instant_text, refusal
 from redrive.ledger.statements import Instant, parse_instant, sql
@@ -30,10 +30,12 @@ CHUNK_ROWS = 10_000
 class Ledger:
     """The SQL database that holds state and decisions.
 
-    ``url`` is an SQLAlchemy URL, ``sqlite:///…`` or ``postgresql+psycopg://…``; anything else is refused.
+    ``url`` is an SQLAlchemy URL, ``sqlite:///…`` or ``postgresql+psycopg://…``; anything else is refused. ``patience``
+    is how long a statement waits for rows that somebody else is changing, before :class:`~redrive.errors.LedgerBusy`;
+    None: on PostgreSQL until they are free, on SQLite for a minute.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, patience: timedelta | None = None) -> None:
         try:
             parsed = make_url(url)
         except (ArgumentError, ValueError):  # of a port that is no number; what it quotes may be of a password
@@ -44,7 +46,7 @@ class Ledger:
             raise SettingsError(f"database: {parsed.get_backend_name()} is not supported; use sqlite or postgresql")
         self.url = parsed
         self.dialect: Dialect = dialects.named(parsed.get_backend_name())
-        self.engine = self.dialect.open_engine(parsed)
+        self.engine = self.dialect.open_engine(parsed, patience)
 
     def __repr__(self) -> str:
         return f"Ledger({self.url.render_as_string(hide_password=True)})"
@@ -102,7 +104,8 @@ class Ledger:
             if isinstance(error, DataError) or _is_too_much(error):
                 raise LedgerRefused(f"ledger {where}: {refusal(error.statement, error.orig)}") from error
             if isinstance(error, OperationalError):
-                raise LedgerUnavailable(f"ledger {where}: {str(error.orig).strip().splitlines()[0]}") from error
+                kind = LedgerBusy if self.dialect.is_busy(error) else LedgerUnavailable
+                raise kind(f"ledger {where}: {str(error.orig).strip().splitlines()[0]}") from error
             if self.dialect.is_unreadable(error):
                 raise LedgerUnavailable(f"ledger {where}: {error.orig}") from error
             if error.connection_invalidated:

@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -36,8 +36,9 @@ class Dialect(ABC):
     # --- connections ------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def open_engine(self, url: sa.URL) -> sa.Engine:
-        """What connects to the database of ``url``, so that a transaction is durable when it ends."""
+    def open_engine(self, url: sa.URL, patience: timedelta | None) -> sa.Engine:
+        """What connects to the database of ``url``, so that a transaction is durable when it ends. ``patience``: as for
+        :class:`~redrive.ledger.engine.Ledger`."""
 
     @abstractmethod
     def begin(self, connection: Connection) -> None:
@@ -46,6 +47,10 @@ class Dialect(ABC):
     @abstractmethod
     def begin_reading(self, connection: Connection) -> None:
         """Begin a transaction that only reads."""
+
+    @abstractmethod
+    def is_busy(self, error: DBAPIError) -> bool:
+        """Somebody else was waited for, and did not end in time."""
 
     @abstractmethod
     def is_unreadable(self, error: DBAPIError) -> bool:

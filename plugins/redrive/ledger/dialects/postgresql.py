@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -36,11 +36,12 @@ class Postgresql(Dialect):
     isolation = "REPEATABLE READ"
     instant_type = sa.DateTime(timezone=True)
 
-    def open_engine(self, url: sa.URL) -> sa.Engine:
+    def open_engine(self, url: sa.URL, patience: timedelta | None) -> sa.Engine:
+        waits = "" if patience is None else f" -clock_timeout={round(patience.total_seconds() * 1000)}"
         with needing("postgres", "database: PostgreSQL"):  # whose driver is imported here
             return sa.create_engine(
                 url,
-                connect_args={"options": _SESSION},
+                connect_args={"options": _SESSION + waits},
                 pool_pre_ping=True,
                 hide_parameters=True,
             )
@@ -50,6 +51,9 @@ class Postgresql(Dialect):
 
     def begin_reading(self, connection: Connection) -> None:
         pass
+
+    def is_busy(self, error: DBAPIError) -> bool:
+        return getattr(error.orig, "sqlstate", None) == "55P03"  # lock_not_available
 
     def is_unreadable(self, error: DBAPIError) -> bool:  # noqa: ARG002
         return False  # its server says so itself

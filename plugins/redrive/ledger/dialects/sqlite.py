@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from sqlite3 import SQLITE_BUSY
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,14 +28,17 @@ class Sqlite(Dialect):
     instant_type = sa.Text()  # see instant_text
     counts_changes = True
 
-    def open_engine(self, url: sa.URL) -> sa.Engine:
-        return sqlite_file.open_engine(url)
+    def open_engine(self, url: sa.URL, patience: timedelta | None) -> sa.Engine:
+        return sqlite_file.open_engine(url, sqlite_file.PATIENCE if patience is None else patience)
 
     def begin(self, connection: Connection) -> None:
         connection.exec_driver_sql("begin immediate")  # a writer waits here for its turn
 
     def begin_reading(self, connection: Connection) -> None:
         connection.exec_driver_sql("begin deferred")  # and a reader for nobody
+
+    def is_busy(self, error: DBAPIError) -> bool:
+        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == SQLITE_BUSY
 
     def is_unreadable(self, error: DBAPIError) -> bool:
         return type(error) is DatabaseError  # the file is damaged or something else

@@ -1,6 +1,7 @@
 """How a ledger in an SQLite file is opened: durable, with readers beside one writer, in little memory."""
 
 import sqlite3
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +9,19 @@ import sqlalchemy as sa
 import tenacity
 from sqlalchemy import event
 
-#: How many seconds SQLite waits for whoever writes.
-_PATIENCE = 60
+#: How long SQLite waits for whoever writes, unless somebody says otherwise.
+PATIENCE = timedelta(minutes=1)
 
 
-def open_engine(url: sa.URL) -> sa.Engine:
-    """What connects to the file of ``url``, in a folder that is made where it is missing."""
+def open_engine(url: sa.URL, patience: timedelta) -> sa.Engine:
+    """What connects to the file of ``url``, in a folder that is made where it is missing; it waits for whoever writes
+    for as long as ``patience``."""
     if url.database and url.database != ":memory:":
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     engine = sa.create_engine(
-        url, connect_args={"timeout": _PATIENCE, "check_same_thread": False}, hide_parameters=True
+        url,
+        connect_args={"timeout": patience.total_seconds(), "check_same_thread": False},
+        hide_parameters=True,
     )
     event.listen(engine, "connect", prepare)
     return engine
@@ -45,7 +49,7 @@ def _write_ahead(cursor: Any) -> None:
     patience = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(sqlite3.OperationalError),
         wait=tenacity.wait_random(0.01, 0.1),
-        stop=tenacity.stop_after_delay(_PATIENCE),
+        stop=tenacity.stop_after_delay(PATIENCE),
         reraise=True,
     )
     for attempt in patience:
