@@ -2,7 +2,8 @@
 
 Only one confirm window at a time is in the broker's hands or not yet marked, so a crash leaves at most that window
 unknown. Where the broker pipelines, the window goes in two halves: one is with the broker while the other is marked,
-and the next half is read and announced; both are at the end of a slice, while the next slice is claimed.
+and the next half is read and announced; both are at the end of a slice, while the next slice is claimed, and at its
+beginning, while the one before is closed where the ledger's server does that.
 """
 
 import itertools
@@ -13,7 +14,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, cast
@@ -134,6 +135,7 @@ class SliceSender:
         self._checker = open_check(context)
         self._aside: set[int] = set()  # messages whose file is damaged
         self._wire: deque[_Part] = deque()  # oldest first; they belong to two slices at most
+        self._ended: _SliceUnderWay | None = None  # all of it is marked, and it is still open
         self._fatal: RedriveError | None = None  # what keeps all messages from going, and a person has to mend
         self.refused: dict[str, BrokerError] = {}  # the same of one destination; the others get their messages
 
@@ -160,6 +162,7 @@ class SliceSender:
         else:
             self._announce_first(one, parts)
         if not one.announced:
+            self._close_ended()
             self._give_back(one, self._rest(one))
             self._close(one)
             if self._fatal is not None:
@@ -170,7 +173,9 @@ class SliceSender:
                 self._begin(one)
             if not self._wire or (parts > 1 and self._is_all_begun(one)):
                 break
-            self._finish_oldest(one, parts)
+            with self._closing_ended():
+                self._finish_oldest(one, parts)
+        self._close_ended()
         if one.stopped and not one.on_the_wire:
             self._close(one)
         if self._fatal is not None:
@@ -194,7 +199,25 @@ class SliceSender:
         found = bool(self._wire)
         while self._wire:
             self._finish_oldest()
+        self._close_ended()
         return found
+
+    def _close_ended(self) -> None:
+        """Close the slice before, where that was put off: it takes as long as a part is on the wire."""
+        if self._ended is not None:
+            ended, self._ended = self._ended, None
+            self._close(ended)
+
+    @contextmanager
+    def _closing_ended(self) -> Iterator[None]:
+        """The same beside what the block does."""
+        ended, self._ended = self._ended, None
+        if ended is None:
+            yield
+            return
+        with self._prefetch(lambda: self._close(ended)) as closed:
+            yield
+            closed()
 
     def _parts(self, destination: str) -> int:
         """In how many parts a confirm window goes, which are sent and marked one after the other."""
@@ -297,6 +320,8 @@ class SliceSender:
             self._set_aside(current)
         rest = self._rest(current) if current else []
         last = not (self._rest(one) or one.announced or one.on_the_wire > 1 or one.stopped)
+        beside = context.ledger.dialect.writers_beside
+        later = beside and last and current is not one and following is not None
         announced = windows.mark(
             context.ledger,
             context.lease,
@@ -305,12 +330,14 @@ class SliceSender:
             tries=context.route.deliver.tries,
             now=context.now(),
             following=(current.claimed.slice_id, following.messages[-1].message_id) if current and following else None,
-            last_window=last,
+            last_window=last and not later,
             first_sends=not one.claimed.resends,
         )
         one.on_the_wire -= 1  # not before: a slice stays open, and is recovered, where a part could not be marked
         self._count(one, marks)
-        if last:
+        if later:
+            self._ended = one
+        elif last:
             self._tell(one)
         if current and following and announced:
             current.announced.append(following)

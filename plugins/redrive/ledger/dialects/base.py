@@ -32,6 +32,8 @@ class Dialect(ABC):
     instant_type: sa.types.TypeEngine[Any]
     #: Whether changes of rows are counted, so that an index finds the newest; else transactions have numbers anyway.
     counts_changes: bool = False
+    #: Whether somebody else works on what is written; else the time that it takes is ours, and the next one waits.
+    writers_beside: bool = False
 
     # --- connections ------------------------------------------------------------------------------------------
 

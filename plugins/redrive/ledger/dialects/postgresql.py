@@ -33,6 +33,7 @@ class Postgresql(Dialect):
     locked = "for update skip locked"
     for_update = " for update"
     for_share = " for share"
+    writers_beside = True
     isolation = "REPEATABLE READ"
     instant_type = sa.DateTime(timezone=True)
 
