@@ -11,7 +11,7 @@ or killed loses nothing and sends nothing twice in silence.
 | `prepare`, `classify` | Spark finds the cause of each failure; skipped when nothing new is staged | this task's log holds Spark's |
 | `load` | causes, groups and what came back go into the ledger | the database |
 | `resolve` | what became of earlier redeliveries | the database |
-| `plan` | who goes back at once, who later, who is held, who needs a person | `redrive run ROUTE --dry-run` shows the plan |
+| `plan` | carries out what people decided; then who goes back at once, who later, who is held, who needs a person | `redrive run ROUTE --dry-run` shows the plan |
 | `deliver` | sends in slices under rate, canary and breaker; a destination that fails keeps no other from its messages | the destination; a group that keeps failing is held |
 | `escalate` | the rest goes to `escalated_messages` | `redrive review list` |
 | `report` | the counts of the run, also in XCom; fails for a queue that failed, when all else is done | its error names the queue |

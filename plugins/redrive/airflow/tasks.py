@@ -127,7 +127,7 @@ def _resolve(run: Counts) -> Counts:
 
 
 def _plan(run: Counts) -> Counts:
-    """Decides for every message: back at once, later, held, suppressed, or to a person.
+    """Carries out what people decided, and decides for every other message: back at once, later, held, or to a person.
 
     In a dry run: what would be decided about what is loaded already, row by row in this task's log.
     """
