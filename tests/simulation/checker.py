@@ -470,8 +470,9 @@ class Checker:
 
     def _people_decided(self, sql: Sql, route: str) -> bool:
         rows = sql.rows(
-            "select 1 from escalated_messages reviews inner join messages on messages.message_id = reviews.message_id"
-            f" where reviews.route = {sql.quoted(route)} and status = 'decided' and state in"
+            # Of a suspected copy there is no message before the plan.
+            "select 1 from escalated_messages reviews left join messages on messages.message_id = reviews.message_id"
+            f" where reviews.route = {sql.quoted(route)} and status = 'decided' and coalesce(state, 'escalated') in"
             " ('escalated', 'restore_unknown') union all select 1 from standing_decisions where revoked_at is null"
         )
         return bool(list(rows))
