@@ -180,7 +180,7 @@ routes:
     evidence: ["attribute:error"]
     canary: "off"
     drain: {{limit: 10000000, wait: 0s}}
-    deliver: {{run_for: 1h, slice: 2000, confirm_window: 1000}}
+    deliver: {{run_for: 1h, slice: 5000, confirm_window: 1000}}
     rate: {{per_second: 100000000, max_in_flight: 100000000}}
 """,
         env=os.environ,
