@@ -34,8 +34,8 @@ SECTIONS: Final = (
         "The loop beside a shovel",
         "Durable messages of 1 KiB in classic queues of a RabbitMQ node. A dynamic shovel in `on-confirm` mode, with a "
         "prefetch of 1,000, moves them from one queue to another; then Redrive drains, classifies, loads, plans and "
-        "delivers as many, with slices of 5,000 (on commit 7daca4b of 2,000) and confirm windows of 1,000, one stage after "
-        "the other. Node, shovel, Spark, ledger and Redrive share the cores.",
+        "delivers as many, with slices of 5,000 (on commit 7daca4b of 2,000) and confirm windows of 1,000, one stage "
+        "after the other. Node, shovel, Spark, ledger and Redrive share the cores.",
         (
             ("--rounds", "3", "--spark", "connect"),
             ("--messages", "1000000"),
