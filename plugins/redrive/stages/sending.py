@@ -211,11 +211,10 @@ class SliceSender:
     @contextmanager
     def _closing_ended(self) -> Iterator[None]:
         """The same beside what the block does."""
-        ended, self._ended = self._ended, None
-        if ended is None:
+        if self._ended is None:
             yield
             return
-        with self._prefetch(lambda: self._close(ended)) as closed:
+        with self._prefetch(self._close_ended) as closed:
             yield
             closed()
 
