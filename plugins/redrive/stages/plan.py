@@ -21,7 +21,6 @@ from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.drain import horizon
 from redrive.ledger.predicates import TO_PLAN
-from redrive.ledger.review import rulings
 from redrive.ledger.selecting import Selection
 from redrive.policy import gates, next_step
 from redrive.policy.next_step import Consumers, Decision, Limits
@@ -37,7 +36,8 @@ def plan(context: Context) -> dict[str, Any]:
     """Returns how many messages went where.
 
     First the gates of the groups take their steps, by what became of earlier sends; then each case is decided; then
-    the breakers of destinations take theirs, and each gate lets through what it may.
+    the breakers of destinations take theirs, and each gate lets through what it may. What people decided, also about
+    groups, is carried out before: see :func:`redrive.stages.review.apply_decisions`.
     """
     route, ledger, lease = context.route, context.ledger, context.lease
     now = context.now()
@@ -45,7 +45,6 @@ def plan(context: Context) -> dict[str, Any]:
     expired = planning.expire(ledger, lease, enqueued_before=now - route.give_up_after, now=now)
 
     rules = gate_rules(route)
-    rulings.apply(ledger, lease, now)  # before any gate is looked at
     breakers.open_gates(ledger, lease, first=rules.first if rules.canary else None, now=now)
     if their_turn := _in_order(context):
         holding.hold_out_of_turn(ledger, lease, their_turn, now)
