@@ -116,7 +116,8 @@ class _SearchRun:
     def _ids(self, word: str) -> list[int]:
         number = int(word) if word.isascii() and word.isdigit() and len(word) < 19 else -1
         return self._of(
-            "select message_id from messages where redrive_id = :word or broker_message_id in (:word, :id_key)"
+            "select message_id from messages where redrive_id = :word"
+            " or (broker_message_id in (:word, :id_key) and broker_message_id <> '')"
             f" or message_id = :number union select message_id from repeat_copies where {self._here} and"
             " broker_message_id in (:word, :id_key) union select message_id from redelivery_attempts where"
             f" slice_id >= :first_slice and {self._here} and broker_message_id in (:word, :id_key)",

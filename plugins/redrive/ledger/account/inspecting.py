@@ -278,7 +278,8 @@ def trace(connection: Connection, word: str, limit: int = 20) -> list[dict[str, 
         row["message_id"]
         for row in _all(
             connection,
-            "select message_id from messages where redrive_id = :word or broker_message_id in (:word, :key)"
+            "select message_id from messages where redrive_id = :word"
+            " or (broker_message_id in (:word, :key) and broker_message_id <> '')"
             " or message_id = :number union select message_id from repeat_copies"
             # A message that is past its retention may have copies that are not.
             " where broker_message_id in (:word, :key) and exists (select 1 from messages first"

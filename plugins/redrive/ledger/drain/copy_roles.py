@@ -50,7 +50,7 @@ update incoming set role = 'duplicate', owner = known.message_id
 from messages known
 where
     incoming.role is null and incoming.broker_message_id <> ''
-    and known.broker_message_id = incoming.broker_message_id
+    and known.broker_message_id = incoming.broker_message_id and known.broker_message_id <> ''
     and known.source || '' = incoming.source and known.route || '' = :route
     and (
         known.first_enqueued_at = incoming.enqueued_at

@@ -56,7 +56,13 @@ messages = Table(
         f"plan is null or not {among('state', (s for s in State if s in UNPLANNED))}", name="plan_has_ended"
     ),
     Index("ix_messages_redrive_id", "redrive_id", unique=True),
-    Index("ix_messages_broker_message_id", "broker_message_id"),
+    # Where the broker gives ids: each entry is made anew with every state, and one of all that have none would be too.
+    Index(
+        "ix_messages_broker_message_id",
+        "broker_message_id",
+        sqlite_where=text("broker_message_id <> ''"),
+        postgresql_where=text("broker_message_id <> ''"),
+    ),
     # With the destination behind it, so that a claim looks at no message of another one.
     Index("ix_messages_route_state", "route", "state", "message_id", "destination"),
     Index(

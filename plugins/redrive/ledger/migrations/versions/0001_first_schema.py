@@ -358,7 +358,14 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("message_id", name=op.f("pk_messages")),
     )
-    op.create_index("ix_messages_broker_message_id", "messages", ["broker_message_id"], unique=False)
+    op.create_index(
+        "ix_messages_broker_message_id",
+        "messages",
+        ["broker_message_id"],
+        unique=False,
+        sqlite_where=sa.text("broker_message_id <> ''"),
+        postgresql_where=sa.text("broker_message_id <> ''"),
+    )
     op.create_index(
         "ix_messages_due",
         "messages",
