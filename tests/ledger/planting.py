@@ -156,6 +156,10 @@ class Plant(Probe):
         """Raise the high-water mark."""
         windows.raise_mark(self.ledger, self.lease, claimed.slice_id, last, self.now)
 
+    def announce_alongside(self, claimed: Slice, last: int) -> None:
+        """The same alongside other transactions of the route."""
+        windows.raise_mark(self.ledger, self.lease, claimed.slice_id, last, self.now, alongside=True)
+
     def mark(self, claimed: Slice, marks: Sequence[Mark], tries: int = 3) -> None:
         """Mark the slice's only window."""
         windows.mark(

@@ -45,6 +45,7 @@ TRAITS: dict[str, dict[str, Choices]] = {
     "estimates": {"depth": ("about",), "lag": (0,), "shuffles": (False,), "ordered": (False,)},
     "kills": {**_KNOWN, "dedupe": (None,)},
     "faulty": {**_KNOWN, "dedupe": (None,)},
+    "beside": {**_KNOWN, "dedupe": (None,)},
     "idle": _KNOWN,
     "wavers": {"depth": ("about",), "lag": (0,), "shuffles": (False,), "ordered": (False,)},
     "shuffled": {"depth": ("exact",), "lag": (0,), "shuffles": (True,), "ordered": (False,)},
@@ -97,6 +98,10 @@ ROUTES: dict[str, dict[str, Choices]] = {
         "deliver": ({"slice": 4, "confirm_window": 1}, {"slice": 4, "confirm_window": 2}),
     },
     "faulty": {**_OPEN, "order_by": (None,), "rate": (None,), "on_unknown": ("auto", "review")},
+    "beside": {
+        **_OPEN, "order_by": (None,), "rate": (None,), "on_unknown": ("auto", "review"),
+        "deliver": ({"slice": 4, "confirm_window": 2},),
+    },
     "idle": {**_OPEN, "order_by": (None,), "rate": (None,), "backoff": ({"native": False},)},
     "wavers": {**_OPEN, "order_by": (None,), "rate": (None,), "backoff": ({"native": False},)},
     "shuffled": {**_OPEN, "order_by": (None,), "rate": (None,), "requeue_attempts": (2,), "delay_attempts": (2,)},
@@ -111,6 +116,7 @@ CLIENTS: dict[str, tuple[str, ...]] = {
     "late-settles": ("plain", "pubsub", "pubsub", "service_bus", "sqs"),
     "half-settled": ("plain", "sqs", "pubsub", "service_bus"),
     "odd-times": ("plain", "rabbitmq", "rabbitmq_managed"),
+    "beside": ("rabbitmq", "rabbitmq_managed"),
 }
 
 
@@ -406,6 +412,21 @@ def _kills(w: Writer) -> None:
     w.consume("own")
 
 
+def _beside(w: Writer) -> None:
+    """Several slices one after the other; somebody dies, is replaced or pauses in the middle of them."""
+    w.die(REFUSED, count=12, fails=2)
+    of = w.dice.choice(["publish", "publish", "commit", "commit", "file"])
+    met = w.dice.choice(["pause", "take over", "second", "produce"])
+    trouble = w.dice.choice(
+        [{"die_at": w.dice.randint(0, 60 if of == "commit" else 12), "die_of": of}, w.meet(met, "publish", 12)]
+    )
+    w.run(0, trouble)
+    w.each("resume")
+    w.consume(w.dice.choice(["own", "idle"]))
+    w.run(7)
+    w.consume("own")
+
+
 def _faulty(w: Writer) -> None:
     w.die(REFUSED, count=4, fails=2)
     for system in dict(w.mains):
@@ -514,6 +535,7 @@ ROUNDS: dict[str, Callable[[Writer], None]] = {
     "estimates": _estimates,
     "kills": _kills,
     "faulty": _faulty,
+    "beside": _beside,
     "idle": _idle,
     "wavers": _wavers,
     "shuffled": _shuffled,

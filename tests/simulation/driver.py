@@ -16,6 +16,7 @@ import tempfile
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,12 +30,13 @@ from redrive.brokers.rabbitmq import measured as rabbitmq
 from redrive.errors import RedriveError, RouteBusy, RoutePaused, SettingsError
 from redrive.ledger import leases, schema
 from redrive.ledger.delivery import breakers, in_flight
-from redrive.ledger.dialects import sqlite_file
+from redrive.ledger.dialects import Sqlite, sqlite_file
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection
 from redrive.settings import Settings, parse
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import notify, pipeline
+from redrive.stages.beside import Beside
 from redrive.stages.context import Run
 from redrive.stages.preview import preview
 from redrive.staging import batch_files, batch_writer
@@ -171,6 +173,27 @@ def _unsynced(connection: Any, record: Any) -> None:
     connection.execute("pragma synchronous = off")
 
 
+class _AtOnce(Beside):
+    """What is done beside a delivery is done when it is given, and counts as under way for as long as possible."""
+
+    def do(self, work: Callable[[], Any]) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work())
+        except Exception as error:  # whoever dies in the middle of it is dead
+            done.set_exception(error)
+        self._given.append(done)
+        return done
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._given)
+
+    def check(self) -> None:
+        if any(one.exception() for one in self._given):
+            super().check()
+
+
 @contextlib.contextmanager
 def simulated(world: World, seed: int) -> Iterator[None]:
     """All that is random or takes time in the product comes from the world, in here."""
@@ -199,8 +222,15 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             deliver_stage.deliver,
             "__kwdefaults__",
             (deliver_stage.deliver.__kwdefaults__ or {})
-            | {"monotonic": clock.monotonic, "sleep": clock.sleep, "prefetch": contextlib.nullcontext},
+            | {
+                "monotonic": clock.monotonic,
+                "sleep": clock.sleep,
+                "prefetch": contextlib.nullcontext,
+                "beside": _AtOnce,
+            },
         )
+        # As if a server did the work, in every other story: slices are claimed and closed beside each other then.
+        put(Sqlite, "writers_beside", seed % 2 == 1)
         put(deliver_stage, "LOOK_AGAIN", deliver_stage.GIVE_UP / 2)  # meanwhile nobody does anything
         put(sqlite_file, "prepare", _unsynced)
         put(batch_writer, "_fsync", lambda *_paths: life.life().reach("fsync"))

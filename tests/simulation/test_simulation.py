@@ -31,6 +31,13 @@ def test_keys_of_any_length_are_green_on_postgresql(postgres_database: str) -> N
     assert not told.broken, told.line()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 17, 2))
+def test_slices_beside_each_other_are_green(seed: int) -> None:
+    told = story.play(seed, theme="beside")
+    assert not told.broken, told.line()
+
+
 @pytest.mark.parametrize("seed", [3, 17, 21])
 def test_a_seed_replays_exactly(seed: int) -> None:
     assert story.play(seed).log == story.play(seed).log

@@ -27,8 +27,8 @@ from redrive.ledger.delivery import lanes, windows
 from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import pipeline, sending
+from redrive.stages.beside import in_a_thread
 from redrive.stages.context import Context, Run
-from redrive.stages.prefetch import in_a_thread
 from tests.turns import Turns
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Pipelining, Workshop
 
@@ -372,7 +372,7 @@ def test_a_delivery_ends_when_its_time_is_over(tmp_path: Path) -> None:
 def test_nothing_is_sent_when_a_claim_has_run_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Workshop], together: int
 ) -> None:
-    monkeypatch.setattr("redrive.stages.deliver.CLAIM_FOR", timedelta(seconds=10))
+    monkeypatch.setattr("redrive.stages.claiming.CLAIM_FOR", timedelta(seconds=10))
     workshop = kind(tmp_path, deliver={"slice": 10, "confirm_window": 5, "run_for": "30s"})
     workshop.die(*bodies(10), error=REFUSED)
     run = workshop.planned()

@@ -12,8 +12,7 @@ from redrive.brokers.memory import MemoryBroker
 from redrive.errors import BrokerUnavailable
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
-from redrive.stages import deliver as deliver_stage
-from redrive.stages import doctor
+from redrive.stages import claiming, doctor
 from tests.stages.test_deliver import deliver
 from tests.workshop import REFUSED, THROTTLED, Pipelining, Workshop
 
@@ -94,7 +93,7 @@ def test_without_native_the_ledger_keeps_them(tmp_path: Path) -> None:
 
 def test_longer_waits_stay_in_the_ledger_until_the_last_quarter_of_an_hour(tmp_path: Path) -> None:
     workshop = delayed(tmp_path, 40, backoff={"first": "1h", "max": "1h", "native": True})
-    horizon = (workshop.now() + deliver_stage.NATIVE_DELAY_LIMIT).strftime("%Y-%m-%d %H:%M:%S.%f")
+    horizon = (workshop.now() + claiming.NATIVE_DELAY_LIMIT).strftime("%Y-%m-%d %H:%M:%S.%f")
     early = workshop.query("select count(*) from messages where next_attempt_at <= :horizon", horizon=horizon)[0][0]
     assert 5 <= early <= 15
     assert workshop.states() == {"sent": early, "waiting": 40 - early}

@@ -297,7 +297,7 @@ def test_a_repeat_that_was_decided_in_time_is_not_sent_too_late(tmp_path: Path) 
 def test_a_slice_of_repeats_ends_with_the_time_that_the_broker_remembers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.stages.deliver.CLAIM_FOR", timedelta(minutes=30))
+    monkeypatch.setattr("redrive.stages.claiming.CLAIM_FOR", timedelta(minutes=30))
     workshop = lose_a_response(tmp_path, arrived=True, dedupes=True, more=["b"])
     workshop.settings = workshop.configure(workshop.settings.database, deliver={"confirm_window": 1})
     broker = workshop.broker

@@ -61,11 +61,14 @@ class Ledger:
             yield connection
 
     @contextmanager
-    def under(self, lease: RouteLease, now: datetime, *, actor: str = MACHINE) -> Iterator[RunTransaction]:
+    def under(
+        self, lease: RouteLease, now: datetime, *, actor: str = MACHINE, alongside: bool = False
+    ) -> Iterator[RunTransaction]:
         """One transaction of the run that holds ``lease``, which it renews; :class:`~redrive.errors.LeaseLost` when
-        another run holds the route. ``actor``: the person that the run is for, where it is for one."""
+        another run holds the route. ``actor``: the person that the run is for, where it is for one. ``alongside``: see
+        :class:`RunTransaction`."""
         with self.write() as connection:
-            yield RunTransaction(self.dialect, connection, lease, now, actor=actor)
+            yield RunTransaction(self.dialect, connection, lease, now, actor=actor, alongside=alongside)
 
     @contextmanager
     def by(self, actor: str, now: datetime, *, route: str | None = None) -> Iterator[ActorTransaction]:

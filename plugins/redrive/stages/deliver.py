@@ -7,26 +7,23 @@ some of the destination's consumers are stuck. :mod:`~redrive.stages.sending` th
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any
 
-from redrive.brokers.base import Capabilities, Depth
+from redrive.brokers.base import Depth
 from redrive.errors import BrokerError, PermissionRefused, QueueMissing, RedriveError
 from redrive.ledger import leases
 from redrive.ledger.delivery import breakers, claims, lanes, recovery
-from redrive.ledger.delivery.claims import ClaimFilter, ClaimTerms, NoRoom, Room, Slice
+from redrive.ledger.delivery.claims import NoRoom, Room, Slice
 from redrive.ledger.delivery.lanes import Lane, NativeDelay
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.drain import horizon
-from redrive.ledger.predicates import TO_RESEND, due
-from redrive.ledger.selecting import Selection
-from redrive.policy.next_step import trusted
-from redrive.stages import aiming, attributes, consumers
+from redrive.stages import aiming, consumers
+from redrive.stages.beside import Beside, Prefetch, in_a_thread
+from redrive.stages.claiming import Ahead, Claimer
 from redrive.stages.context import Context, instant
 from redrive.stages.failed_queues import Failures
-from redrive.stages.prefetch import Prefetch, in_a_thread
 from redrive.stages.rates import rates
 from redrive.stages.rooms import Rooms
 from redrive.stages.sending import SliceSender, Totals
@@ -40,14 +37,6 @@ LEAST_WAIT = 0.01
 #: long as that took: what a slow rate lets through is not to be spent on looking.
 LOOK_UP_AGAIN = 60.0
 LOOKING_UP = 50
-#: How long a claimed slice belongs to its task; nothing of it is sent after that.
-CLAIM_FOR = timedelta(minutes=5)
-ZERO = timedelta(0)
-#: What waits out a delay is handed to a broker that keeps delays this long before it is due, and no longer: it can't be
-#: called back any more, by no breaker and no pause.
-NATIVE_DELAY_LIMIT = timedelta(minutes=15)
-#: SQL: what may be claimed.
-_DUE = due(in_id_order=True)
 
 
 def _whole_batches(size: int, batch: int) -> int:
@@ -63,17 +52,19 @@ def deliver(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     prefetch: Prefetch = in_a_thread,
+    beside: Callable[[], Beside] = Beside,
     tries_left: bool = False,
 ) -> dict[str, Any]:
     """Send what is due, as fast as the budget allows, for at most the route's ``deliver.run_for``.
 
-    ``prefetch`` has the next window's payloads read while the broker confirms this one. A destination that fails is
-    noted, and the others get their messages; with ``tries_left`` a failure that may pass is raised when they have.
+    ``prefetch`` has the next window's payloads read while the broker confirms this one; ``beside`` it slices are
+    claimed and closed. A destination that fails is noted, and the others get their messages; with ``tries_left`` a
+    failure that may pass is raised when they have.
     """
     # An earlier try of this very task may have died: its claims are ours to recover.
     recovery.recover(context.ledger, context.lease, context.now(), shard=shard, tries=context.route.deliver.tries)
     aiming.aim(context)
-    one = _Delivery(context, shard, shards, monotonic, sleep, prefetch)
+    one = _Delivery(context, shard, shards, monotonic, sleep, prefetch, beside())
     try:
         one.run()
     except BaseException:
@@ -111,6 +102,7 @@ class _Delivery:
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
         prefetch: Prefetch,
+        beside: Beside,
     ) -> None:
         self._context = context
         self._shard = shard
@@ -122,14 +114,17 @@ class _Delivery:
         self._limit = context.selection.limit
         self._rates = rates(context, monotonic(), shard, shards)
         self._apart = tuple(cause for cause in self._rates if cause is not None)
-        self._drained_to = self._watermark() if context.route.order_by is not None else None
+        in_order = None if context.route.order_by is None else InOrder(self._watermark())
+        self._claimer = Claimer(context, shard, self._task_try, self._apart, in_order)
+        self._ahead: Ahead | None = None  # the next slice, if one was claimed before its turn
         self._blocked: set[str] = set()  # destinations that can't take anything in this task
         self._shares: dict[str, float] = {}  # per destination: the share of its consumers that work
         self._look_up_at = self._until
         self._failures = Failures(context)
         self.totals = Totals()
+        self._beside = beside
         self._sender = SliceSender(
-            context, self.totals, self._blocked, monotonic=monotonic, sleep=sleep, prefetch=prefetch
+            context, self.totals, self._blocked, monotonic=monotonic, sleep=sleep, prefetch=prefetch, beside=beside
         )
         self._rooms = Rooms(context, self._sender.arrived)
 
@@ -140,6 +135,7 @@ class _Delivery:
         return self._failures
 
     def salvage(self) -> None:
+        self._beside.settle()  # or it would claim what nobody recovers
         self._sender.salvage()
 
     def recover(self) -> None:
@@ -155,6 +151,7 @@ class _Delivery:
 
     def close(self) -> None:
         self._sender.close()
+        self._beside.close()
 
     def _watermark(self) -> datetime | None:
         """Up to when every source was drained to its end: of what died later, an earlier one may not be staged yet."""
@@ -174,22 +171,24 @@ class _Delivery:
 
     def run(self) -> None:
         """Look up what is due and work it off, until nothing of it went: meanwhile more may have become due."""
-        while not self._over() and self._work_off(self._due()):
-            pass
+        going = True
+        while going and not self._over():
+            going = self._work_off(self._due())
+            self._give_ahead_back()
 
     def _due(self) -> list[Lane]:
         """What is due, by lane. This reads all that waits: of ten million messages it takes seconds."""
         context, began = self._context, self._monotonic()
         with context.ledger.read() as connection:
             due = lanes.of_resends(connection, context.name)
-            due += lanes.of_due(connection, context.name, context.now(), self._apart, native_delay=self._ahead())
+            due += lanes.of_due(connection, context.name, context.now(), self._apart, native_delay=self._earliest())
         now = self._monotonic()
         self._look_up_at = now + max(LOOK_UP_AGAIN, LOOKING_UP * (now - began))
         return due
 
-    def _ahead(self) -> NativeDelay | None:
+    def _earliest(self) -> NativeDelay | None:
         """How early messages may go to any of the broker's queues."""
-        return self._native_delay(self._context.broker.capabilities)
+        return self._claimer.native_delay(self._context.broker.capabilities)
 
     def _work_off(self, due: Iterable[Lane]) -> bool:
         """A slice of each lane in turn until nothing is left, nothing may go for a while, or it is time to look up anew
@@ -202,7 +201,7 @@ class _Delivery:
         # Of an order key one message goes at a time, and attributes are looked up in the files.
         context = self._context
         course = Course(due, together=context.route.order_by is None and not context.selection.attributes)
-        course.go_on(self._context, self._ahead())
+        course.go_on(self._context, self._earliest())
         while course and self._monotonic() < self._look_up_at:
             waits, progress = dict[LaneName, float](), False
             for lane in course.turn():
@@ -227,7 +226,7 @@ class _Delivery:
             # Who waits for room keeps nobody; the rate does, which they share.
             others = course.others(waits.keys())
             if (not waits or any(self._budget(cause)[0] for _, cause in others)) and course.go_on(
-                self._context, self._ahead()
+                self._context, self._earliest()
             ):
                 continue
             if waits and waited >= GIVE_UP:
@@ -258,7 +257,22 @@ class _Delivery:
         claimed, wait = self._next_slice(lane, course)
         if claimed is None and self._sender.finish():
             claimed, wait = self._next_slice(lane, course)
-        return claimed, wait
+        if claimed is None:
+            return None, wait
+        self.totals.slices += 1
+        following = course.following(lane)
+        span = course.span(following)
+        if following == lane:
+            span = Span(claimed.messages[-1].message_id, span.until)
+        self._sender.send(
+            claimed,
+            self._rates[lane[1]],
+            self._share(lane[0]),
+            course.stretch,
+            meanwhile=lambda: self._go_ahead(following, span, len(claimed.messages)),
+        )
+        self._context.progress(f"redelivering to {lane[0]}", self.totals.redelivered, self._limit)
+        return claimed, None
 
     def _budget(self, cause: str | None) -> tuple[int, float]:
         """How many messages the rate lets go now; where that is none, in how many seconds to look again."""
@@ -276,6 +290,9 @@ class _Delivery:
         rate = self._rates[cause]
         if destination in self._blocked or self._stopped(destination):
             return None, None
+        if self._ahead is not None and self._ahead.lane == lane and (claimed := self._claimed_ahead()) is not None:
+            return claimed, None
+        self._give_ahead_back()
         size, wait = self._budget(cause)
         if not size:
             return None, wait
@@ -301,15 +318,55 @@ class _Delivery:
             seen = self._seen(instant(depth.as_of))
         rooms = self._rooms.of_claim(destination, cause, rate, depth, Room(free, least, *seen))
         try:
-            claimed = self._claim(lane, course.span(lane), size, rooms)
+            return self._claimer.claim(lane, course.span(lane), size, rooms), None
         except NoRoom:
             return None, self._full(destination, depth)
-        if claimed is None:
-            return None, None
-        self.totals.slices += 1
-        self._sender.send(claimed, rate, self._share(destination), course.stretch)
-        context.progress(f"redelivering to {destination}", self.totals.redelivered, self._limit)
-        return claimed, 0.0
+
+    def _go_ahead(self, lane: LaneName, span: Span, under_way: int) -> None:
+        """Have the lane's next slice claimed while one of so many messages is ``under_way``."""
+        if not self._claimer.may_go_ahead(lane, span):
+            return
+        size, rooms = self._room_ahead(lane, under_way)
+        if size:
+            claim = self._beside.do(lambda: self._claimer.claim_ahead(lane, span, size, rooms))
+            self._ahead = Ahead(lane, claim)
+
+    def _claimed_ahead(self) -> Slice | None:
+        """What was claimed ahead, whichever lane's it is."""
+        ahead, self._ahead = self._ahead, None
+        return None if ahead is None else ahead.claim.result()
+
+    def _room_ahead(self, lane: LaneName, under_way: int) -> tuple[int, list[Room]]:
+        """How many messages of a lane may be claimed ahead, and the room that they share: none unless rate and
+        destination take a whole slice besides what is ``under_way``. What is wrong is found when its turn comes."""
+        context, (destination, cause) = self._context, lane
+        rate, size = self._rates[cause], context.route.deliver.slice
+        if destination in self._blocked or rate.available(self._monotonic()) < size + under_way:
+            return 0, []
+        if self._share(destination) < 1:
+            return 0, []
+        seen = self._seen()
+        try:
+            depth = context.broker.depth(destination)
+            objection = self._fan_out_objection(destination)
+        except BrokerError:
+            return 0, []
+        if objection is not None or depth.total is None:
+            return 0, []
+        if depth.as_of is not None:
+            seen = self._seen(instant(depth.as_of))
+        room = rate.max_in_flight
+        free = room - self._rooms.in_flight(destination, depth)
+        if free < size + under_way:
+            return 0, []
+        size = _whole_batches(size, context.broker.capabilities.publish_batch)
+        return size, self._rooms.of_claim(destination, cause, rate, depth, Room(free, max(1, room // 10), *seen))
+
+    def _give_ahead_back(self) -> None:
+        """What was claimed ahead and does not go now waits again."""
+        claimed = self._claimed_ahead()
+        if claimed is not None:
+            self._sender.give_back(claimed)
 
     def _depth(self, destination: str) -> Depth | None:
         """How much lies there; None where nothing may be sent there at all, or now. Whatever is wrong with one
@@ -384,67 +441,6 @@ class _Delivery:
             return None
         several = f"{destination} has {readers} subscriptions" if readers else f"who reads {destination} is not known"
         return f"{several}: all of them would get the message, and fan_out is refuse"
-
-    def _claim(self, lane: LaneName, span: Span, size: int, rooms: Sequence[Room]) -> Slice | None:
-        context, now = self._context, self._context.now()
-        (destination, cause), after = lane, span.after
-        capabilities = context.broker.capabilities_for(destination)
-        asked = ClaimFilter(
-            destination,
-            causes=() if cause is None else (cause,),
-            except_causes=self._apart if cause is None else (),
-            after=after,
-            until=span.until,
-            native_delay=self._native_delay(capabilities),
-            in_order=None if context.route.order_by is None else InOrder(self._drained_to),
-        )
-        terms = ClaimTerms(size, CLAIM_FOR, self._shard, rooms, self._task_try)
-        if cause is None and after < 0:
-            for selection in self._selections(destination, after, TO_RESEND):
-                again = claims.claim_resends(
-                    context.ledger,
-                    context.lease,
-                    replace(asked, selection=selection),
-                    terms,
-                    now,
-                    dedupes_for=trusted(capabilities.native_dedupe),
-                )
-                if again is not None:
-                    return again
-        for selection in self._selections(destination, after, _DUE):
-            claimed = claims.claim(context.ledger, context.lease, replace(asked, selection=selection), terms, now)
-            if claimed is not None:
-                return claimed
-        return None
-
-    def _native_delay(self, capabilities: Capabilities) -> NativeDelay | None:
-        """How early messages may go to a broker that keeps them; None where it can't, or isn't asked to.
-
-        Not where messages go in order: what is delayed at the broker would be overtaken.
-        """
-        route, longest, now = self._context.route, capabilities.native_delay, self._context.now()
-        if not route.backoff.native or longest is None or route.order_by is not None:
-            return None
-        check = route.processed_check
-        return NativeDelay(now + min(longest, NATIVE_DELAY_LIMIT), now - (check.settle_after if check else ZERO))
-
-    def _selections(self, destination: str, after: int, where: str) -> Iterable[Selection]:
-        """What the run is limited to; with attributes page by page what carries them."""
-        context = self._context
-        if not context.selection.attributes:
-            return [context.selection]
-        return attributes.parts(
-            context.ledger,
-            context.staging,
-            context.name,
-            context.selection,
-            where=f"destination = :destination and {where}",
-            values={
-                "destination": destination,
-                "now": context.now() + (NATIVE_DELAY_LIMIT if context.route.backoff.native else ZERO),
-            },
-            after=after,
-        )
 
     def _escalate_all(self, destination: str, reason: str) -> None:
         context = self._context

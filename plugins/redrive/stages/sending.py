@@ -2,8 +2,9 @@
 
 Only one confirm window at a time is in the broker's hands or not yet marked, so a crash leaves at most that window
 unknown. Where the broker pipelines, the window goes in two halves: one is with the broker while the other is marked,
-and the next half is read and announced; both are at the end of a slice, while the next slice is claimed, and at its
-beginning, while the one before is closed where the ledger's server does that.
+and the next half is read and announced; both are at the end of a slice, while the next slice is claimed. Where the
+ledger has a server of its own that does the work, a slice is closed beside the next one, and claimed beside the one
+before it.
 """
 
 import itertools
@@ -14,7 +15,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, cast
@@ -35,10 +36,10 @@ from redrive.ledger.delivery.claims import Claimed, Slice
 from redrive.ledger.delivery.windows import Mark
 from redrive.message import Outgoing, as_tuples, body_hash
 from redrive.stages import checking
+from redrive.stages.beside import Beside, Prefetch
 from redrive.stages.checking import open_check
 from redrive.stages.context import FILE_DAMAGED, Context
 from redrive.stages.outgoing import outgoing
-from redrive.stages.prefetch import Prefetch
 from redrive.stages.rates import Rate
 from redrive.stages.stretches import Stretch
 
@@ -55,6 +56,10 @@ NONE_TAKEN = 10
 LONGEST_ON_THE_WIRE = 0.1
 #: How a message ended, in the log's words; by ``Publication.status``.
 _ENDED = {"sent": "sent", "unknown": "unknown", "refused": "refused", "retry": "put back"}
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(slots=True)
@@ -123,6 +128,7 @@ class SliceSender:
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
         prefetch: Prefetch,
+        beside: Beside,
     ) -> None:
         self.arrived: Counter[str] = Counter()  # by destination: what was sent, or may have been, or is on the wire
         self._context = context
@@ -131,11 +137,11 @@ class SliceSender:
         self._monotonic = monotonic
         self._sleep = sleep
         self._prefetch = prefetch
+        self._beside = beside
         self._not_taken: Counter[str] = Counter()  # by destination: so many in a row, whole windows
         self._checker = open_check(context)
         self._aside: set[int] = set()  # messages whose file is damaged
         self._wire: deque[_Part] = deque()  # oldest first; they belong to two slices at most
-        self._ended: _SliceUnderWay | None = None  # all of it is marked, and it is still open
         self._fatal: RedriveError | None = None  # what keeps all messages from going, and a person has to mend
         self.refused: dict[str, BrokerError] = {}  # the same of one destination; the others get their messages
 
@@ -144,9 +150,18 @@ class SliceSender:
         if self._checker is not None:
             self._checker.close()
 
-    def send(self, claimed: Slice, rate: Rate, share: float, stretch: Stretch | None = None) -> None:
+    def send(
+        self,
+        claimed: Slice,
+        rate: Rate,
+        share: float,
+        stretch: Stretch | None = None,
+        *,
+        meanwhile: Callable[[], None] = _nothing,
+    ) -> None:
         """Send what the processed check doesn't know at ``rate``, slower where only a ``share`` of consumers works;
-        ``stretch`` may have its payloads.
+        ``stretch`` may have its payloads. ``meanwhile`` is called once where the broker has as much of it as it may,
+        and more is to come.
 
         Where the broker pipelines, the last parts of it may still be on the wire when this returns: see :meth:`finish`.
         Raises where the staging can't be read. A queue that is missing, or may not be written to, is ``blocked``, and
@@ -162,7 +177,6 @@ class SliceSender:
         else:
             self._announce_first(one, parts)
         if not one.announced:
-            self._close_ended()
             self._give_back(one, self._rest(one))
             self._close(one)
             if self._fatal is not None:
@@ -173,13 +187,22 @@ class SliceSender:
                 self._begin(one)
             if not self._wire or (parts > 1 and self._is_all_begun(one)):
                 break
-            with self._closing_ended():
-                self._finish_oldest(one, parts)
-        self._close_ended()
+            if parts > 1 and one.trouble is None and not one.stopped:
+                meanwhile()
+                meanwhile = _nothing
+            self._finish_oldest(one, parts)
+            self._beside.check()
         if one.stopped and not one.on_the_wire:
             self._close(one)
         if self._fatal is not None:
             self.finish()
+
+    def give_back(self, claimed: Slice) -> None:
+        """A slice of which nothing was sent waits again, as if never claimed."""
+        context, slice_id = self._context, claimed.slice_id
+        ids = [each.message_id for each in claimed.messages]
+        windows.give_back(context.ledger, context.lease, slice_id, ids, context.now())
+        windows.close(context.ledger, context.lease, slice_id, context.now())
 
     def finish(self) -> bool:
         """Mark what is still on the wire when the broker has confirmed it; whether there was any. Raises as
@@ -199,24 +222,8 @@ class SliceSender:
         found = bool(self._wire)
         while self._wire:
             self._finish_oldest()
-        self._close_ended()
+        self._beside.wait()
         return found
-
-    def _close_ended(self) -> None:
-        """Close the slice before, where that was put off: it takes as long as a part is on the wire."""
-        if self._ended is not None:
-            ended, self._ended = self._ended, None
-            self._close(ended)
-
-    @contextmanager
-    def _closing_ended(self) -> Iterator[None]:
-        """The same beside what the block does."""
-        if self._ended is None:
-            yield
-            return
-        with self._prefetch(self._close_ended) as closed:
-            yield
-            closed()
 
     def _parts(self, destination: str) -> int:
         """In how many parts a confirm window goes, which are sent and marked one after the other."""
@@ -257,7 +264,8 @@ class SliceSender:
         one.announced.extend(first)
         one.mark = first[-1].messages[-1].message_id
         context = self._context
-        windows.raise_mark(context.ledger, context.lease, one.claimed.slice_id, one.mark, context.now())
+        alongside, slice_id = self._beside.busy, one.claimed.slice_id
+        windows.raise_mark(context.ledger, context.lease, slice_id, one.mark, context.now(), alongside=alongside)
 
     def _next_part(self, one: _SliceUnderWay, parts: int) -> _Read | None:
         """The next part of the slice, made ready as far as that goes without the broker; None where there is none."""
@@ -331,11 +339,12 @@ class SliceSender:
             following=(current.claimed.slice_id, following.messages[-1].message_id) if current and following else None,
             last_window=last and not later,
             first_sends=not one.claimed.resends,
+            alongside=self._beside.busy,
         )
         one.on_the_wire -= 1  # not before: a slice stays open, and is recovered, where a part could not be marked
         self._count(one, marks)
         if later:
-            self._ended = one
+            self._beside.do(lambda: self._close(one))
         elif last:
             self._tell(one)
         if current and following and announced:

@@ -66,6 +66,7 @@ class Course:
         self.stretch: Stretch | None = None
         self._least = MANY_LANES if together else sys.maxsize
         self._reached: dict[LaneName, int] = {(lane.destination, lane.cause): -1 for lane in due}
+        self._turn: list[LaneName] = []
 
     def __bool__(self) -> bool:
         return bool(self._reached)
@@ -74,13 +75,20 @@ class Course:
         """The lanes that may have something up to the end of the stretch. Unknown sends that are to be repeated are in
         no stretch, and a lane's first slice may be of them."""
         if self.stretch is None:
-            return list(self._reached)
+            self._turn = list(self._reached)
+            return self._turn
         begin, last = self.stretch.span.after, self.stretch.last
-        return [
+        self._turn = [
             lane
             for lane, reached in self._reached.items()
             if reached < 0 or reached < begin or reached < last.get(lane[0], -1)
         ]
+        return self._turn
+
+    def following(self, lane: LaneName) -> LaneName:
+        """The lane whose turn is next, as far as that can be told: in this turn, or first in another."""
+        after = self._turn.index(lane) + 1
+        return next(one for one in (*self._turn[after:], *self._turn[:after]) if one in self._reached)
 
     def others(self, lanes: AbstractSet[LaneName]) -> list[LaneName]:
         """The lanes that are not among ``lanes`` and have a stretch before them."""

@@ -44,8 +44,9 @@ def recover(
             mine, values = "(fence < :fence or (fence = :fence and shard = :shard))", {"shard": shard}
         left_open = tx.execute(
             sql(
+                # Who still marks a window of one ends before this, or finds it closed.
                 "select slice_id, high_water from delivery_slices"
-                f" where route = :route and closed_at is null and {mine}"
+                f" where route = :route and closed_at is null and {mine} order by slice_id{tx.dialect.for_update}"
             ),
             values,
         ).all()

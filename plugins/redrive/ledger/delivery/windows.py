@@ -3,6 +3,9 @@
 A slice is sent in windows, in message id order. Before a window is handed to the broker its end is committed as the
 slice's *high-water mark*; when the broker has answered, the window is marked. On that rests what
 :mod:`redrive.ledger.delivery.recovery` makes of a slice that was left open.
+
+Both may go alongside other transactions of the route: beside the claim of the next slice, say. Each changes the slice's
+row first, and finds it closed where a recovery was there before; a recovery that comes later locks that row and waits.
 """
 
 from collections.abc import Sequence
@@ -38,12 +41,14 @@ class Mark(NamedTuple):
     due_at: datetime | None = None  # the broker keeps it until then at least
 
 
-def raise_mark(ledger: Ledger, lease: RouteLease, slice_id: int, last_message_id: int, now: datetime) -> None:
+def raise_mark(
+    ledger: Ledger, lease: RouteLease, slice_id: int, last_message_id: int, now: datetime, *, alongside: bool = False
+) -> None:
     """Announce that everything up to ``last_message_id`` may now be handed to the broker.
 
     Raises :class:`LeaseLost` when the run was replaced or the claim's deadline has passed.
     """
-    with ledger.under(lease, now) as tx:
+    with ledger.under(lease, now, alongside=alongside) as tx:
         if not _announce(tx, slice_id, last_message_id):
             raise LeaseLost(f"route {tx.route}: the claim of slice {slice_id} has run out; nothing more of it is sent")
 
@@ -217,12 +222,14 @@ def mark(
     following: tuple[int, int] | None = None,
     last_window: bool = False,
     first_sends: bool = False,
+    alongside: bool = False,
 ) -> bool:
     """Record how a window ended, in one transaction; with ``following`` (slice, last message) also announce the next
     window, of this slice or the next one; after the ``last_window`` also close the slice. What was sent is recorded in
     the attempts; the messages follow when the slice is closed, or recovered. Of ``first_sends``, which are no resends,
     nothing was recorded before, so what an attempt is taken for need not be written again. ``marks`` are of all
-    messages of the slice from the first of them to the last, but for those that were given back.
+    messages of the slice from the first of them to the last, but for those that were given back. ``alongside`` other
+    transactions of the route where nothing but this slice is concerned: all of it was sent, and more is to come.
 
     Says whether the next window was announced: not when the claim's deadline has passed. A message that was not sent
     for a reason of its own is tried ``tries`` times, then goes to people: one that is refused at once, one that is to
@@ -234,7 +241,8 @@ def mark(
     if not marks:
         return False
     arrived = [m for m in marks if m.status == "sent"]
-    with ledger.under(lease, now) as tx:
+    alone = first_sends and not last_window and len(arrived) == len(marks)
+    with ledger.under(lease, now, alongside=alongside and alone) as tx:
         _confirm(tx, slice_id, marks[-1].message_id, arrived)
         stored = ledger.dialect.stored(now)
         _mark_not_sent(tx, slice_id, marks, tries)
