@@ -307,7 +307,7 @@ class _Delivery:
         if depth.visible is not None and depth.total is None:
             # Nobody sees what consumers hold of what the others sent: each task has its own part of the room.
             room = room // self._shards + (self._shard < room % self._shards)
-        free = room - self._rooms.in_flight(destination, depth)
+        free = self._free(room, destination, depth)
         if free < size and self._sender.finish():
             return self._next_slice(lane, course)
         least = max(1, room // 10)
@@ -321,6 +321,10 @@ class _Delivery:
             return self._claimer.claim(lane, course.span(lane), size, rooms), None
         except NoRoom:
             return None, self._full(destination, depth)
+
+    def _free(self, room: int, destination: str, depth: Depth) -> int:
+        """What is left of a destination's room."""
+        return room - self._rooms.in_flight(destination, depth)
 
     def _go_ahead(self, lane: LaneName, span: Span, under_way: int) -> None:
         """Have the lane's next slice claimed while one of so many messages is ``under_way``."""
@@ -356,7 +360,7 @@ class _Delivery:
         if depth.as_of is not None:
             seen = self._seen(instant(depth.as_of))
         room = rate.max_in_flight
-        free = room - self._rooms.in_flight(destination, depth)
+        free = self._free(room, destination, depth)
         if free < size + under_way:
             return 0, []
         size = _whole_batches(size, context.broker.capabilities.publish_batch)
