@@ -217,3 +217,32 @@ def test_many_who_open_a_new_file_at_once_are_all_let_in(tmp_path: Path) -> None
         for thread in threads:
             thread.join()
     assert errors == []
+
+
+@pytest.mark.server
+def test_a_connection_that_the_server_ended_while_it_was_idle_is_replaced(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, other = Ledger(postgres_database), Ledger(postgres_database)
+
+    def ended() -> None:
+        with other.write() as connection:
+            connection.exec_driver_sql(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+            )
+
+    def ask() -> int:
+        with ledger.read() as connection:
+            return int(connection.exec_driver_sql("select 1").scalar_one())
+
+    assert ask() == 1
+    ended()
+    with pytest.raises(LedgerUnavailable):
+        ask()  # it was used a moment ago, and is not asked
+    assert ask() == 1
+    monkeypatch.setattr("redrive.ledger.dialects.postgresql.IDLE", 0.0)
+    ended()
+    assert ask() == 1
+    ledger.close()
+    other.close()

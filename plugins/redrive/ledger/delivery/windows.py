@@ -243,7 +243,9 @@ def mark(
     arrived = [m for m in marks if m.status == "sent"]
     alone = first_sends and not last_window and len(arrived) == len(marks)
     with ledger.under(lease, now, alongside=alongside and alone) as tx:
-        _confirm(tx, slice_id, marks[-1].message_id, arrived)
+        # One update of the slice where it stays the same one: each is an answer to wait for.
+        own = following is not None and following[0] == slice_id
+        announced = _confirm(tx, slice_id, marks[-1].message_id, arrived, following[1] if own and following else None)
         stored = ledger.dialect.stored(now)
         _mark_not_sent(tx, slice_id, marks, tries)
         unknown = [(stored, m.tracked, m.body_hash, m.message_id, m.attempt) for m in marks if m.status == "unknown"]
@@ -295,23 +297,26 @@ def mark(
             tx.update_each(redelivery_attempts, ("sent_at", "broker_message_id", "tracked", "body_hash"), sent)
         if last_window:
             close_slice(tx, slice_id)
-        return following is not None and _announce(tx, *following)
+        return announced or (following is not None and not own and _announce(tx, *following))
 
 
-def _confirm(tx: RunTransaction, slice_id: int, last: int, arrived: Sequence[Mark]) -> None:
-    """The slice is confirmed up to the ``last`` message; raises :class:`LeaseLost` as :func:`_hold`."""
+def _confirm(tx: RunTransaction, slice_id: int, last: int, arrived: Sequence[Mark], following: int | None) -> bool:
+    """The slice is confirmed up to the ``last`` message, and announced up to the ``following`` one, if there is one and
+    the claim has not run out: which is returned. Raises :class:`LeaseLost` as :func:`_hold`."""
     # Where the broker keeps some of them, nothing can be seen of those before they are due.
     until = max([tx.now, *(m.due_at for m in arrived if m.due_at is not None)])
     held = tx.execute(
         sql(
             "update delivery_slices set confirmed_to = :last, sent = sent + :n, last_sent_at ="
-            " case when last_sent_at > :until_at then last_sent_at else :until_at end"
-            " where slice_id = :slice_id and fence = :fence and closed_at is null"
+            " case when last_sent_at > :until_at then last_sent_at else :until_at end, high_water ="
+            " case when deadline_at > :now then coalesce(cast(:following as bigint), high_water) else high_water end"
+            " where slice_id = :slice_id and fence = :fence and closed_at is null returning high_water"
         ),
-        {"slice_id": slice_id, "last": last, "n": len(arrived), "until_at": until},
-    ).rowcount
-    if not held:
+        {"slice_id": slice_id, "last": last, "n": len(arrived), "until_at": until, "following": following},
+    ).one_or_none()
+    if held is None:
         raise _taken_over(tx, slice_id)
+    return following is not None and bool(held.high_water == following)
 
 
 def count_resends(tx: RunTransaction, slice_id: int) -> None:

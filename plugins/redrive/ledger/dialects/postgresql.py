@@ -1,6 +1,7 @@
 """What PostgreSQL says otherwise than SQLite."""
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,6 +26,29 @@ MUCH = 100_000
 FEW = 10
 
 
+#: Seconds: a connection that nobody used for so long is asked whether it still stands, before it is used again. To ask
+#: each time is an answer more to wait for in every transaction.
+IDLE = 1.0
+
+
+def _ask_the_idle(engine: sa.Engine) -> None:
+    """Replace connections that the server ended while they were idle."""
+
+    def given_back(_: Any, record: Any) -> None:
+        record.info["since"] = time.monotonic()
+
+    def taken(connection: Any, record: Any, _: Any) -> None:
+        since = record.info.get("since")
+        if since is not None and time.monotonic() - since >= IDLE:
+            try:
+                engine.dialect.do_ping(connection)
+            except engine.dialect.loaded_dbapi.Error as error:
+                raise sa.exc.InvalidatePoolError from error  # the others are as old, or are asked in their turn
+
+    sa.event.listen(engine, "checkin", given_back)
+    sa.event.listen(engine, "checkout", taken)
+
+
 class Postgresql(Dialect):
     """PostgreSQL."""
 
@@ -40,12 +64,9 @@ class Postgresql(Dialect):
     def open_engine(self, url: sa.URL, patience: timedelta | None) -> sa.Engine:
         waits = "" if patience is None else f" -clock_timeout={round(patience.total_seconds() * 1000)}"
         with needing("postgres", "database: PostgreSQL"):  # whose driver is imported here
-            return sa.create_engine(
-                url,
-                connect_args={"options": _SESSION + waits},
-                pool_pre_ping=True,
-                hide_parameters=True,
-            )
+            engine = sa.create_engine(url, connect_args={"options": _SESSION + waits}, hide_parameters=True)
+        _ask_the_idle(engine)
+        return engine
 
     def begin(self, connection: Connection) -> None:
         pass  # its driver does with the first statement
