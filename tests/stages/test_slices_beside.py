@@ -228,6 +228,25 @@ def test_a_claim_ahead_that_fails_ends_the_delivery_and_leaves_one_window_in_dou
     assert not {"sending"} & set(states)
 
 
+def test_what_was_claimed_ahead_too_long_ago_is_claimed_anew(shop: Pipelining, claimed: list[Any]) -> None:
+    run = shop.planned()
+    broker = shop.broker = OnTheWire(shop)
+    begin = broker._begin
+
+    def slow(*arguments: Any) -> Any:
+        if len(broker.together) == 3:
+            while len(claimed) < 2:
+                threading.Event().wait(0.01)
+            shop.advance(minutes=4)
+        return begin(*arguments)
+
+    broker._begin = slow  # type: ignore[method-assign]
+    assert deliver(shop, run)["redelivered"] == 24
+    assert [where for where, _, _ in claimed] == ["main", "beside", "main", "beside"]
+    assert shop.query("select distinct attempts from messages") == [(1,)]
+    assert shop.audit() == []
+
+
 def test_destinations_take_turns_and_each_ones_slice_is_claimed_while_the_other_ones_goes(
     tmp_path: Path, claimed: list[Any]
 ) -> None:

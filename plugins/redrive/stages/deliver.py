@@ -21,7 +21,7 @@ from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.drain import horizon
 from redrive.stages import aiming, consumers
 from redrive.stages.beside import Beside, Prefetch, in_a_thread
-from redrive.stages.claiming import Ahead, Claimer
+from redrive.stages.claiming import CLAIM_FOR, Ahead, Claimer
 from redrive.stages.context import Context, instant
 from redrive.stages.failed_queues import Failures
 from redrive.stages.rates import rates
@@ -174,7 +174,7 @@ class _Delivery:
         going = True
         while going and not self._over():
             going = self._work_off(self._due())
-            self._give_ahead_back()
+            self._claimed_ahead()  # nothing of it goes now
 
     def _due(self) -> list[Lane]:
         """What is due, by lane. This reads all that waits: of ten million messages it takes seconds."""
@@ -290,9 +290,9 @@ class _Delivery:
         rate = self._rates[cause]
         if destination in self._blocked or self._stopped(destination):
             return None, None
-        if self._ahead is not None and self._ahead.lane == lane and (claimed := self._claimed_ahead()) is not None:
+        claimed = self._claimed_ahead(lane)
+        if claimed is not None:
             return claimed, None
-        self._give_ahead_back()
         size, wait = self._budget(cause)
         if not size:
             return None, wait
@@ -335,10 +335,17 @@ class _Delivery:
             claim = self._beside.do(lambda: self._claimer.claim_ahead(lane, span, size, rooms))
             self._ahead = Ahead(lane, claim)
 
-    def _claimed_ahead(self) -> Slice | None:
-        """What was claimed ahead, whichever lane's it is."""
+    def _claimed_ahead(self, lane: LaneName | None = None) -> Slice | None:
+        """What was claimed ahead for the lane. What was for another one, or so long ago that it might be late in the
+        middle of it, waits again."""
         ahead, self._ahead = self._ahead, None
-        return None if ahead is None else ahead.claim.result()
+        claimed = ahead.claim.result() if ahead is not None else None
+        if ahead is None or claimed is None:
+            return None
+        if ahead.lane == lane and self._context.now() < claimed.deadline - CLAIM_FOR / 2:
+            return claimed
+        self._sender.give_back(claimed)
+        return None
 
     def _room_ahead(self, lane: LaneName, under_way: int) -> tuple[int, list[Room]]:
         """How many messages of a lane may be claimed ahead, and the room that they share: none unless rate and
@@ -361,16 +368,10 @@ class _Delivery:
             seen = self._seen(instant(depth.as_of))
         room = rate.max_in_flight
         free = self._free(room, destination, depth)
-        if free < size + under_way:
+        if free < (size + under_way) * self._shards:  # else it would take what other tasks need now
             return 0, []
         size = _whole_batches(size, context.broker.capabilities.publish_batch)
         return size, self._rooms.of_claim(destination, cause, rate, depth, Room(free, max(1, room // 10), *seen))
-
-    def _give_ahead_back(self) -> None:
-        """What was claimed ahead and does not go now waits again."""
-        claimed = self._claimed_ahead()
-        if claimed is not None:
-            self._sender.give_back(claimed)
 
     def _depth(self, destination: str) -> Depth | None:
         """How much lies there; None where nothing may be sent there at all, or now. Whatever is wrong with one
