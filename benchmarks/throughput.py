@@ -159,7 +159,7 @@ def _child(stage: str, size: int, name: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 4:
+    if len(sys.argv) == 4 and not sys.argv[1].startswith("-"):  # else they are options of the whole
         _child(sys.argv[1], int(sys.argv[2]), sys.argv[3])
     else:
         sys.exit(main())
