@@ -2,6 +2,7 @@
 holds of slices that follow each other holds then too."""
 
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,29 @@ def claimed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
 
     monkeypatch.setattr(claims, "claim", claiming)
     return found
+
+
+class Interrupted(OnTheWire):
+    """Does something when so many parts were sent, before the next one."""
+
+    def __init__(self, shop: Pipelining, parts: int, work: Callable[[], None]) -> None:
+        super().__init__(shop)
+        self._parts = parts
+        self._work = work
+
+    def _begin(self, begin: Any, count: int) -> Any:
+        if len(self.together) == self._parts:
+            self._work()
+        return super()._begin(begin, count)
+
+
+def wait_for(count: int, claimed: list[Any]) -> None:
+    """Until so many slices are claimed, a minute at most."""
+    for _ in range(6_000):
+        if len(claimed) >= count:
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError(f"{len(claimed)} slices were claimed, not {count}")
 
 
 @pytest.fixture
@@ -148,15 +172,11 @@ def test_nothing_is_claimed_ahead_where_the_slice_before_it_decides(
 
 def test_what_was_claimed_ahead_waits_again_when_people_pause_the_route(shop: Pipelining, claimed: list[Any]) -> None:
     run = shop.planned()
-    broker = shop.broker = OnTheWire(shop)
-    begin = broker._begin
 
-    def pausing(*arguments: Any) -> Any:
-        if len(broker.together) == 2:  # the first slice is on its way, and the second one not claimed yet
-            leases.pause(shop.ledger, "orders", by="ana", reason="the consumer is sick", now=shop.now())
-        return begin(*arguments)
+    def pause() -> None:
+        leases.pause(shop.ledger, "orders", by="ana", reason="the consumer is sick", now=shop.now())
 
-    broker._begin = pausing  # type: ignore[method-assign]
+    shop.broker = Interrupted(shop, 2, pause)  # the first slice is on its way, and the second one not claimed yet
     assert deliver(shop, run)["redelivered"] == 8
     assert shop.states() == {"sent": 8, "waiting": 16}
 
@@ -165,17 +185,12 @@ def test_what_was_claimed_ahead_before_people_paused_the_route_waits_again_too(
     shop: Pipelining, claimed: list[Any]
 ) -> None:
     run = shop.planned()
-    broker = shop.broker = OnTheWire(shop)
-    begin = broker._begin
 
-    def pausing(*arguments: Any) -> Any:
-        if len(broker.together) == 3:
-            while len(claimed) < 2:
-                threading.Event().wait(0.01)
-            leases.pause(shop.ledger, "orders", by="ana", reason="the consumer is sick", now=shop.now())
-        return begin(*arguments)
+    def pause() -> None:
+        wait_for(2, claimed)
+        leases.pause(shop.ledger, "orders", by="ana", reason="the consumer is sick", now=shop.now())
 
-    broker._begin = pausing  # type: ignore[method-assign]
+    shop.broker = Interrupted(shop, 3, pause)
     assert deliver(shop, run) | {"put_back": 0} == {
         "redelivered": 8, "unknown": 0, "suppressed": 0, "refused": 0, "put_back": 0, "slices": 1,
     }  # fmt: skip
@@ -191,15 +206,11 @@ def test_what_was_claimed_ahead_is_not_in_doubt_when_the_delivery_fails(
     shop: Pipelining, claimed: list[Any], error: BaseException
 ) -> None:
     run = shop.planned()
-    broker = shop.broker = OnTheWire(shop)
-    begin = broker._begin
 
-    def failing(*arguments: Any) -> Any:
-        if len(broker.together) == 3:
-            raise error
-        return begin(*arguments)
+    def fail() -> None:
+        raise error
 
-    broker._begin = failing  # type: ignore[method-assign]
+    shop.broker = Interrupted(shop, 3, fail)
     with pytest.raises(type(error)):
         deliver(shop, run)
     states = shop.states()
@@ -230,17 +241,12 @@ def test_a_claim_ahead_that_fails_ends_the_delivery_and_leaves_one_window_in_dou
 
 def test_what_was_claimed_ahead_too_long_ago_is_claimed_anew(shop: Pipelining, claimed: list[Any]) -> None:
     run = shop.planned()
-    broker = shop.broker = OnTheWire(shop)
-    begin = broker._begin
 
-    def slow(*arguments: Any) -> Any:
-        if len(broker.together) == 3:
-            while len(claimed) < 2:
-                threading.Event().wait(0.01)
-            shop.advance(minutes=4)
-        return begin(*arguments)
+    def take_long() -> None:
+        wait_for(2, claimed)
+        shop.advance(minutes=4)
 
-    broker._begin = slow  # type: ignore[method-assign]
+    shop.broker = Interrupted(shop, 3, take_long)
     assert deliver(shop, run)["redelivered"] == 24
     assert [where for where, _, _ in claimed] == ["main", "beside", "main", "beside"]
     assert shop.query("select distinct attempts from messages") == [(1,)]
@@ -258,10 +264,6 @@ def test_destinations_take_turns_and_each_ones_slice_is_claimed_while_the_other_
         shop.die(f"b{number}", origin="billing")
     run = shop.planned()
     assert deliver(shop, run)["redelivered"] == 32
-    first_of_each = [(where, to) for where, to, _ in claimed][:2]
-    assert [where for where, _ in first_of_each] == ["main", "main"], (
-        "of each lane the first one is claimed in its turn"
-    )
-    assert [where for where, _, _ in claimed[2:]] == ["beside", "beside"]
+    assert [where for where, _, _ in claimed] == ["main", "main", "beside", "beside"], "the first of each in its turn"
     assert sorted(to for _, to, _ in claimed) == ["billing", "billing", "orders", "orders"]
     assert shop.audit() == []

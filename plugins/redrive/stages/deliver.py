@@ -44,6 +44,11 @@ def _whole_batches(size: int, batch: int) -> int:
     return size - size % batch if size > batch else size
 
 
+def _least(room: int) -> int:
+    """So much of a destination's room has to be free, or a claim is not worth asking the broker for a depth."""
+    return max(1, room // 10)
+
+
 def deliver(
     context: Context,
     *,
@@ -310,13 +315,11 @@ class _Delivery:
         free = self._free(room, destination, depth)
         if free < size and self._sender.finish():
             return self._next_slice(lane, course)
-        least = max(1, room // 10)
+        least = _least(room)
         if free < min(size, least):
             return None, self._full(destination, depth)
         size = _whole_batches(min(size, free), context.broker.capabilities.publish_batch)
-        if depth.as_of is not None:
-            seen = self._seen(instant(depth.as_of))
-        rooms = self._rooms.of_claim(destination, cause, rate, depth, Room(free, least, *seen))
+        rooms = self._room_of_claim(lane, depth, free, least, seen)
         try:
             return self._claimer.claim(lane, course.span(lane), size, rooms), None
         except NoRoom:
@@ -325,6 +328,16 @@ class _Delivery:
     def _free(self, room: int, destination: str, depth: Depth) -> int:
         """What is left of a destination's room."""
         return room - self._rooms.in_flight(destination, depth)
+
+    def _room_of_claim(
+        self, lane: LaneName, depth: Depth, free: int, least: int, seen: tuple[int, dict[int, int]]
+    ) -> list[Room]:
+        """What the claims of all tasks may take of what is ``free`` together; what the depth shows was ``seen`` before
+        it was read, unless the broker tells it late."""
+        destination, cause = lane
+        if depth.as_of is not None:
+            seen = self._seen(instant(depth.as_of))
+        return self._rooms.of_claim(destination, cause, self._rates[cause], depth, Room(free, least, *seen))
 
     def _go_ahead(self, lane: LaneName, span: Span, under_way: int) -> None:
         """Have the lane's next slice claimed while one of so many messages is ``under_way``."""
@@ -364,14 +377,12 @@ class _Delivery:
             return 0, []
         if objection is not None or depth.total is None:
             return 0, []
-        if depth.as_of is not None:
-            seen = self._seen(instant(depth.as_of))
         room = rate.max_in_flight
         free = self._free(room, destination, depth)
         if free < (size + under_way) * self._shards:  # else it would take what other tasks need now
             return 0, []
         size = _whole_batches(size, context.broker.capabilities.publish_batch)
-        return size, self._rooms.of_claim(destination, cause, rate, depth, Room(free, max(1, room // 10), *seen))
+        return size, self._room_of_claim(lane, depth, free, _least(room), seen)
 
     def _depth(self, destination: str) -> Depth | None:
         """How much lies there; None where nothing may be sent there at all, or now. Whatever is wrong with one

@@ -58,10 +58,6 @@ LONGEST_ON_THE_WIRE = 0.1
 _ENDED = {"sent": "sent", "unknown": "unknown", "refused": "refused", "retry": "put back"}
 
 
-def _nothing() -> None:
-    pass
-
-
 @dataclass(slots=True)
 class Totals:
     """What one delivery task did."""
@@ -157,7 +153,7 @@ class SliceSender:
         share: float,
         stretch: Stretch | None = None,
         *,
-        meanwhile: Callable[[], None] = _nothing,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
         """Send what the processed check doesn't know at ``rate``, slower where only a ``share`` of consumers works;
         ``stretch`` may have its payloads. ``meanwhile`` is called once where the broker has as much of it as it may,
@@ -187,9 +183,9 @@ class SliceSender:
                 self._begin(one)
             if not self._wire or (parts > 1 and self._is_all_begun(one)):
                 break
-            if parts > 1 and one.trouble is None and not one.stopped:
+            if meanwhile is not None and parts > 1 and one.trouble is None and not one.stopped:
                 meanwhile()
-                meanwhile = _nothing
+                meanwhile = None
             self._finish_oldest(one, parts)
             self._beside.check()
         if one.stopped and not one.on_the_wire:

@@ -244,8 +244,9 @@ def mark(
     alone = first_sends and not last_window and len(arrived) == len(marks)
     with ledger.under(lease, now, alongside=alongside and alone) as tx:
         # One update of the slice where it stays the same one: each is an answer to wait for.
-        own = following is not None and following[0] == slice_id
-        announced = _confirm(tx, slice_id, marks[-1].message_id, arrived, following[1] if own and following else None)
+        next_slice, next_last = following or (slice_id, None)
+        stays = next_slice == slice_id
+        announced = _confirm(tx, slice_id, marks[-1].message_id, arrived, next_last if stays else None)
         stored = ledger.dialect.stored(now)
         _mark_not_sent(tx, slice_id, marks, tries)
         unknown = [(stored, m.tracked, m.body_hash, m.message_id, m.attempt) for m in marks if m.status == "unknown"]
@@ -297,7 +298,7 @@ def mark(
             tx.update_each(redelivery_attempts, ("sent_at", "broker_message_id", "tracked", "body_hash"), sent)
         if last_window:
             close_slice(tx, slice_id)
-        return announced or (following is not None and not own and _announce(tx, *following))
+        return announced if stays or following is None else _announce(tx, *following)
 
 
 def _confirm(tx: RunTransaction, slice_id: int, last: int, arrived: Sequence[Mark], following: int | None) -> bool:

@@ -24,8 +24,6 @@ MUCH = 100_000
 #: How closely it looks at a temporary table (a hundred is its default): at 300 times as many rows. Of 10,000 copies
 #: with 25 columns that takes 6 to 12 ms instead of 25.
 FEW = 10
-
-
 #: Seconds: a connection that nobody used for so long is asked whether it still stands, before it is used again. To ask
 #: each time is an answer more to wait for in every transaction.
 IDLE = 1.0
@@ -43,7 +41,7 @@ def _ask_the_idle(engine: sa.Engine) -> None:
             try:
                 engine.dialect.do_ping(connection)
             except engine.dialect.loaded_dbapi.Error as error:
-                raise sa.exc.InvalidatePoolError from error  # the others are as old, or are asked in their turn
+                raise sa.exc.InvalidatePoolError from error  # whatever ended it ended the others too
 
     sa.event.listen(engine, "checkin", given_back)
     sa.event.listen(engine, "checkout", taken)
