@@ -253,6 +253,41 @@ def test_what_was_claimed_ahead_too_long_ago_is_claimed_anew(shop: Pipelining, c
     assert shop.audit() == []
 
 
+@pytest.mark.parametrize(
+    ("room", "others", "goes"),
+    [
+        pytest.param(40, 16, True, id="there is room for what they sent and for it"),
+        pytest.param(24, 16, False, id="they sent so much that it has no room any more"),
+    ],
+)
+def test_what_others_sent_since_the_depth_was_read_takes_room_of_what_was_claimed_ahead(
+    tmp_path: Path, claimed: list[Any], room: int, others: int, goes: bool
+) -> None:
+    shop = Pipelining(tmp_path, deliver={"slice": 8, "confirm_window": 4}, rate={"max_in_flight": room})
+    shop.die(*bodies(24))
+    run = shop.planned()
+    deepest: list[int] = []
+
+    def fill() -> None:
+        wait_for(2, claimed)
+        shop.die(*(f"other {number}" for number in range(others)), queue="orders")
+        shop.advance(seconds=2)
+
+    class Watched(Interrupted):
+        def _begin(self, begin: Any, count: int) -> Any:
+            done = super()._begin(begin, count)
+            deepest.append(len(shop.world.peek("orders")))
+            return done
+
+    shop.broker = Watched(shop, 3, fill)
+    sent = deliver(shop, run)["redelivered"]
+    assert max(deepest) <= room
+    assert sent == room - others
+    assert [where for where, _, _ in claimed[:2]] == ["main", "beside"]
+    assert shop.query("select count(*) from delivery_slices where sent = 0") == [(0 if goes else 1,)]
+    assert shop.audit() == []
+
+
 def test_destinations_take_turns_and_each_ones_slice_is_claimed_while_the_other_ones_goes(
     tmp_path: Path, claimed: list[Any]
 ) -> None:

@@ -8,7 +8,7 @@ it unknown; where its turn never comes it waits again.
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from redrive.brokers.base import Capabilities
@@ -131,4 +131,5 @@ class Ahead(NamedTuple):
     """A slice that is claimed beside the one before it; none where nothing is due, or others have filled the room."""
 
     lane: LaneName
+    asked_at: datetime  # no later than its destination's depth was read
     claim: "Future[Slice | None]"

@@ -8,7 +8,7 @@ some of the destination's consumers are stuck. :mod:`~redrive.stages.sending` th
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from redrive.brokers.base import Depth
@@ -31,6 +31,8 @@ from redrive.stages.stretches import Course, LaneName, Span
 
 #: With a full destination: how often its depth is looked at again, and when a task gives up waiting.
 LOOK_AGAIN = 1.0
+#: As old may a destination's depth be when what was claimed by it goes; then it is asked for once more.
+DEPTH_HOLDS = timedelta(seconds=LOOK_AGAIN)
 GIVE_UP = 30.0
 LEAST_WAIT = 0.01
 #: While messages go out it is looked up again after so many seconds what is due, and no sooner than so many times as
@@ -343,22 +345,35 @@ class _Delivery:
         """Have the lane's next slice claimed while one of so many messages is ``under_way``."""
         if not self._claimer.may_go_ahead(lane, span):
             return
+        asked_at = self._context.now()
         size, rooms = self._room_ahead(lane, under_way)
         if size:
             claim = self._beside.do(lambda: self._claimer.claim_ahead(lane, span, size, rooms))
-            self._ahead = Ahead(lane, claim)
+            self._ahead = Ahead(lane, asked_at, claim)
 
     def _claimed_ahead(self, lane: LaneName | None = None) -> Slice | None:
         """What was claimed ahead for the lane. What was for another one, or so long ago that it might be late in the
-        middle of it, waits again."""
+        middle of it, waits again; so does what the destination has no room for any more."""
         ahead, self._ahead = self._ahead, None
         claimed = ahead.claim.result() if ahead is not None else None
         if ahead is None or claimed is None:
             return None
-        if ahead.lane == lane and self._context.now() < claimed.deadline - CLAIM_FOR / 2:
+        now = self._context.now()
+        in_time = ahead.lane == lane and now < claimed.deadline - CLAIM_FOR / 2
+        if in_time and (now <= ahead.asked_at + DEPTH_HOLDS or self._holds_claims(ahead.lane)):
             return claimed
         self._sender.give_back(claimed)
         return None
+
+    def _holds_claims(self, lane: LaneName) -> bool:
+        """Whether the lane's destination still has room for all that is claimed for it: others may have filled it."""
+        destination, cause = lane
+        seen, depth = self._seen(), self._depth(destination)
+        if depth is None:
+            return False
+        free = self._free(self._rates[cause].max_in_flight, destination, depth)
+        rooms = self._room_of_claim(lane, depth, free, 0, seen)
+        return claims.all_fit(self._context.ledger, self._context.lease, destination, rooms, self._context.now())
 
     def _room_ahead(self, lane: LaneName, under_way: int) -> tuple[int, list[Room]]:
         """How many messages of a lane may be claimed ahead, and the room that they share: none unless rate and

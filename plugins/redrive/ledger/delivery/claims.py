@@ -172,6 +172,12 @@ def claim(ledger: Ledger, lease: RouteLease, asked: ClaimFilter, terms: ClaimTer
     return Slice(slice_id, asked.destination, now + terms.lasts, messages)
 
 
+def all_fit(ledger: Ledger, lease: RouteLease, destination: str, rooms: Sequence[Room], now: datetime) -> bool:
+    """Whether all that is claimed for a destination, and not sent yet, still fits into each of its ``rooms``."""
+    with ledger.under(lease, now) as tx:
+        return all(room.free >= _unseen(tx, destination, room, counted=False) for room in rooms)
+
+
 def claim_resends(
     ledger: Ledger,
     lease: RouteLease,
