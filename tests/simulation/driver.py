@@ -225,7 +225,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             | {
                 "monotonic": clock.monotonic,
                 "sleep": clock.sleep,
-                "prefetch": contextlib.nullcontext,
+                "reader": _AtOnce,
                 "beside": _AtOnce,
             },
         )

@@ -27,7 +27,7 @@ from redrive.ledger.delivery import lanes, windows
 from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import pipeline, sending
-from redrive.stages.beside import in_a_thread
+from redrive.stages.beside import Worker
 from redrive.stages.context import Context, Run
 from tests.turns import Turns
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Pipelining, Workshop
@@ -773,7 +773,7 @@ def test_work_beside_is_over_when_the_block_is(error: type[BaseException]) -> No
         done.append("all of it")
 
     def block() -> None:
-        with in_a_thread(work):
+        with Worker().during(work):
             begun.wait(60)
             threading.Timer(0.05, go_on.set).start()
             raise error

@@ -1,54 +1,56 @@
-"""What a delivery task has done beside it: payloads that are read, slices that are claimed and closed."""
+"""What a delivery task has done beside it, in threads: payloads that are read, slices that are claimed and closed."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
-from threading import Thread
-from typing import Any, Protocol, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-class Prefetch(Protocol):
-    """Has ``work`` done during the block of the ``with``, which gets a call for its result or its error.
+class Worker:
+    """Does one piece of work after the other, in a thread of its own. Whoever asks has the result, or the error.
 
-    The work is over when the block is, however that ends.
+    The work shares nothing with whoever gave it that either of them changes meanwhile.
     """
-
-    def __call__(self, work: Callable[[], T], /) -> AbstractContextManager[Callable[[], T]]: ...
-
-
-@contextmanager
-def in_a_thread(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
-    """See :class:`Prefetch`; the work shares nothing with the block that either of them changes."""
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:  # it is the block's to raise
-            done.set_exception(error)
-
-    thread = Thread(target=run, name="prefetch", daemon=True)
-    thread.start()
-    try:
-        yield done.result
-    finally:
-        thread.join()
-
-
-class Beside:
-    """Does one piece of work after the other, in a thread of its own. Whoever asks has the result, or the error."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None  # most tasks need none
-        self._given: deque[Future[Any]] = deque()
 
     def do(self, work: Callable[[], T]) -> Future[T]:
         """Have ``work`` done after what was given before."""
         self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="beside")
-        done = self._pool.submit(work)
+        return self._pool.submit(work)
+
+    @contextmanager
+    def during(self, work: Callable[[], T]) -> Iterator[Callable[[], T]]:
+        """Have ``work`` done during the block of the ``with``, which gets a call for its result or its error.
+
+        The work is over when the block is, however that ends.
+        """
+        done = self.do(work)
+        try:
+            yield done.result
+        finally:
+            wait([done])
+
+    def close(self) -> None:
+        """End the thread, when it has done what it was given."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+class Beside(Worker):
+    """A worker of which no error is missed: it keeps what it was given until somebody has asked for that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given: deque[Future[Any]] = deque()
+
+    def do(self, work: Callable[[], T]) -> Future[T]:
+        """Have ``work`` done after what was given before."""
+        done = super().do(work)
         self._given.append(done)
         return done
 
@@ -72,8 +74,3 @@ class Beside:
         while self._given:
             with suppress(Exception):
                 self._given.popleft().result()
-
-    def close(self) -> None:
-        """End the thread, when it has done what it was given."""
-        if self._pool is not None:
-            self._pool.shutdown()

@@ -20,7 +20,7 @@ from redrive.ledger.delivery.lanes import Lane, NativeDelay
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.drain import horizon
 from redrive.stages import aiming, consumers
-from redrive.stages.beside import Beside, Prefetch, in_a_thread
+from redrive.stages.beside import Beside, Worker
 from redrive.stages.claiming import CLAIM_FOR, Ahead, Claimer
 from redrive.stages.context import Context, instant
 from redrive.stages.failed_queues import Failures
@@ -58,20 +58,20 @@ def deliver(
     shards: int = 1,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-    prefetch: Prefetch = in_a_thread,
+    reader: Callable[[], Worker] = Worker,
     beside: Callable[[], Beside] = Beside,
     tries_left: bool = False,
 ) -> dict[str, Any]:
     """Send what is due, as fast as the budget allows, for at most the route's ``deliver.run_for``.
 
-    ``prefetch`` has the next window's payloads read while the broker confirms this one; ``beside`` it slices are
-    claimed and closed. A destination that fails is noted, and the others get their messages; with ``tries_left`` a
+    A ``reader`` reads the next window's payloads while the broker confirms this one; ``beside`` it slices are claimed
+    and closed. A destination that fails is noted, and the others get their messages; with ``tries_left`` a
     failure that may pass is raised when they have.
     """
     # An earlier try of this very task may have died: its claims are ours to recover.
     recovery.recover(context.ledger, context.lease, context.now(), shard=shard, tries=context.route.deliver.tries)
     aiming.aim(context)
-    one = _Delivery(context, shard, shards, monotonic, sleep, prefetch, beside())
+    one = _Delivery(context, shard, shards, monotonic, sleep, reader(), beside())
     try:
         one.run()
     except BaseException:
@@ -108,7 +108,7 @@ class _Delivery:
         shards: int,
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
-        prefetch: Prefetch,
+        reader: Worker,
         beside: Beside,
     ) -> None:
         self._context = context
@@ -129,9 +129,9 @@ class _Delivery:
         self._look_up_at = self._until
         self._failures = Failures(context)
         self.totals = Totals()
-        self._beside = beside
+        self._reader, self._beside = reader, beside
         self._sender = SliceSender(
-            context, self.totals, self._blocked, monotonic=monotonic, sleep=sleep, prefetch=prefetch, beside=beside
+            context, self.totals, self._blocked, monotonic=monotonic, sleep=sleep, reader=reader, beside=beside
         )
         self._rooms = Rooms(context, self._sender.arrived)
 
@@ -158,6 +158,7 @@ class _Delivery:
 
     def close(self) -> None:
         self._sender.close()
+        self._reader.close()
         self._beside.close()
 
     def _watermark(self) -> datetime | None:

@@ -36,7 +36,7 @@ from redrive.ledger.delivery.claims import Claimed, Slice
 from redrive.ledger.delivery.windows import Mark
 from redrive.message import Outgoing, as_tuples, body_hash
 from redrive.stages import checking
-from redrive.stages.beside import Beside, Prefetch
+from redrive.stages.beside import Beside, Worker
 from redrive.stages.checking import open_check
 from redrive.stages.context import FILE_DAMAGED, Context
 from redrive.stages.outgoing import outgoing
@@ -123,7 +123,7 @@ class SliceSender:
         *,
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
-        prefetch: Prefetch,
+        reader: Worker,
         beside: Beside,
     ) -> None:
         self.arrived: Counter[str] = Counter()  # by destination: what was sent, or may have been, or is on the wire
@@ -132,7 +132,7 @@ class SliceSender:
         self._blocked = blocked
         self._monotonic = monotonic
         self._sleep = sleep
-        self._prefetch = prefetch
+        self._reader = reader
         self._beside = beside
         self._not_taken: Counter[str] = Counter()  # by destination: so many in a row, whole windows
         self._checker = open_check(context)
@@ -308,7 +308,7 @@ class SliceSender:
         next one, the next part of that is read meanwhile, and announced."""
         context = self._context
         one, messages, finish, _, began = self._wire.popleft()
-        with self._prefetch(lambda: self._next_part(current, parts) if current else None) as read:
+        with self._reader.during(lambda: self._next_part(current, parts) if current else None) as read:
             marks, problem = _published(finish, one, messages, began)
         problem = problem or self._none_taken(one, marks)
         self._note(one, problem)
