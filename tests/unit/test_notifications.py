@@ -136,6 +136,31 @@ def test_mail_that_only_some_got_is_tried_again_where_that_may_help(
         channels.send(PAUSED, to(connection="post", to=["never@example.org"]))
 
 
+@pytest.mark.parametrize("kind", ["http", "smtp"])
+def test_one_that_answers_byte_by_byte_is_not_waited_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"HTTP/1.1 " if kind == "http" else b"220-")
+            while not over.wait(0.05):  # so no read ever waits for long
+                self.wfile.write(b"2")
+
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    extra = {"from_email": "redrive@example.org", "disable_ssl": True, "disable_tls": True} if kind == "smtp" else {}
+    connection = {"conn_type": kind, "host": "127.0.0.1", "port": server.server_address[1], "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SLOW", json.dumps(connection))
+    monkeypatch.setattr(channels, "TIMEOUT", 0.5)
+    try:
+        with pytest.raises(NotificationFailed, match=r"connection slow\b.*: it took more than 0\.5 s"):
+            channels.send(PAUSED, to(connection="slow", to=["ana@example.org"] if kind == "smtp" else []))
+    finally:
+        over.set()
+        server.shutdown()
+        server.server_close()
+
+
 def test_a_connection_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_DB", "postgresql://u:secret@host/db")
     with pytest.raises(NotificationFailed, match="'postgres'; notify knows http, slackwebhook and smtp"):

@@ -11,11 +11,13 @@ import ssl
 import sys
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import closing
 from dataclasses import dataclass
 from email.message import EmailMessage
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from threading import Thread
 from typing import Any, NamedTuple
 
 from redrive.connections import http, lookup
@@ -168,11 +170,11 @@ def send(notification: Notification, target: Notify) -> None:
         connection = lookup.get(target.connection or "")
         match connection.conn_type:
             case "http" | "https":
-                _to_webhook(notification, connection, target.path)
+                _in_time(lambda: _to_webhook(notification, connection, target.path), target)
             case "slackwebhook":
-                _to_slack(notification, connection)
+                _in_time(lambda: _to_slack(notification, connection), target)
             case "smtp":
-                _by_mail(notification, connection, target.to)
+                _in_time(lambda: _by_mail(notification, connection, target.to), target)
             case other:
                 raise SettingsError(
                     f"connection {connection.conn_id} is of type {other!r}; notify knows http, slackwebhook and smtp"
@@ -182,6 +184,25 @@ def send(notification: Notification, target: Notify) -> None:
     except (OSError, HTTPException, smtplib.SMTPException, ValueError) as error:
         # Only its kind: the text may hold the address, and for Slack that is the secret.
         raise NotificationFailed(f"{target.name}: {type(error).__name__}") from error
+
+
+def _in_time(tell: Callable[[], None], target: Notify) -> None:
+    """Tell the target within :data:`TIMEOUT` in all: one that answers byte by byte makes no read wait for long. Where
+    it takes longer, nobody waits for what comes of it."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            tell()
+        except BaseException as error:  # it is the caller's to raise
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    Thread(target=run, name="notify", daemon=True).start()
+    if not wait([done], TIMEOUT).done:
+        raise NotificationFailed(f"{target.name}: it took more than {TIMEOUT:g} s")
+    done.result()
 
 
 def _to_webhook(notification: Notification, connection: Connection, path: str | None) -> None:
