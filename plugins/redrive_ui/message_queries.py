@@ -8,7 +8,10 @@ from sqlalchemy.engine import Connection
 
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import parse_instant, sql
+from redrive.ledger.tables import staging_batches
+from redrive.message import ROW_BITS
 from redrive_ui.filters import Filter
+from redrive_ui.recent import newest
 from redrive_ui.rows import PAGE, Row, first_of, routes_in, rows_of
 
 #: A count beyond this is told as "more than".
@@ -91,25 +94,22 @@ def floor_of(
 ) -> tuple[int, datetime | None]:
     """The first of the ``count`` newest messages (of those before ``before``), by whole batches and at least one; and
     when that batch was staged, None where there are no older ones."""
-    where, values = routes_in(readable)
-    if before is not None:
-        where += " and batch_id <= :last_batch"
-        values["last_batch"] = before - 1 >> 20
+    batches = newest(
+        connection,
+        staging_batches,
+        "new_copies, opened_at",
+        readable,
+        LOOK_BATCHES + 1,
+        where="new_copies > 0",
+        last=None if before is None else before - 1 >> ROW_BITS,
+    )
     floor, total = None, 0
-    # Row by row: where the newest batches are large, the others are not fetched.
-    with connection.execute(
-        sql(
-            f"select batch_id, new_copies, opened_at from staging_batches where new_copies > 0 and {where}"
-            f" order by batch_id desc limit {LOOK_BATCHES + 1}"
-        ),
-        values,
-    ) as rows:
-        for number, row in enumerate(rows, start=1):
-            if floor is not None:
-                return floor.batch_id << 20, parse_instant(floor.opened_at)
-            total += row.new_copies
-            if total >= count or number == LOOK_BATCHES:
-                floor = row
+    for number, row in enumerate(batches, start=1):
+        if floor is not None:
+            return floor.batch_id << ROW_BITS, parse_instant(floor.opened_at)
+        total += row.new_copies
+        if total >= count or number == LOOK_BATCHES:
+            floor = row
     return 0, None
 
 

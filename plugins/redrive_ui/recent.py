@@ -4,18 +4,23 @@ Questions about the past are answered from what is small by nature (audit events
 this: no page may read a whole ledger of millions.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.dialects import dialect_of
-from redrive.ledger.engine import sql
+from redrive.ledger.engine import parse_instant, sql
+from redrive.ledger.tables import delivery_slices, staging_batches
 from redrive_ui.rows import Row, routes_in, rows_of
 
 #: Trends are drawn from at most so many of the newest messages, rates of success from so many of the newest sends.
 RECENT = 200_000
 DAYS = 14
+#: And from at most so many batches and slices.
+MOST_BATCHES, MOST_SLICES = 20_000, 5_000
 #: So many of the newest messages are looked at for what no index knows.
 LOOK = 100_000
 #: Where at most so many questions have the status that is asked for, they are found by its index; where more have it,
@@ -23,6 +28,9 @@ LOOK = 100_000
 FEW = 20_000
 #: So many rows that the database offers are looked at as people would see them.
 LOOK_MASKED = 2_000
+#: So many of the newest batches or slices of all routes are read in their own order. Who has to look further back is
+#: told by an index of the route, which knows no order: all there are of the route are read then, and sorted.
+NEAR = 20_000
 
 
 def days(now: datetime, count: int = DAYS) -> list[str]:
@@ -30,24 +38,60 @@ def days(now: datetime, count: int = DAYS) -> list[str]:
     return [f"{now.astimezone(UTC) - timedelta(days=back):%Y-%m-%d}" for back in range(count - 1, -1, -1)]
 
 
+def newest(
+    connection: Connection,
+    table: sa.Table,
+    columns: str,
+    readable: Collection[str],
+    limit: int,
+    *,
+    where: str = "1 = 1",
+    values: Mapping[str, Any] | None = None,
+    last: int | None = None,
+) -> Iterator[sa.Row[Any]]:
+    """The rows of these routes, the newest first, ``limit`` at most and up to the one with the number ``last``; only as
+    far as they are asked for."""
+    (key,) = (column.name for column in table.primary_key)
+    if last is None:
+        last = connection.execute(sql(f"select coalesce(max({key}), 0) from {table.name}")).scalar_one()
+    for part, route in (
+        (f"{key} > :near and {key} <= :last", dialect_of(connection).off_index("route")),
+        (f"{key} <= :near and {key} <= :last", "route"),
+    ):
+        of_routes, names = routes_in(readable, route)
+        statement = (
+            f"select {key}, {columns} from {table.name} where {part} and {where} and {of_routes}"
+            f" order by {key} desc limit {limit}"
+        )
+        bounds = {"near": last - NEAR, "last": last}
+        with connection.execute(sql(statement), {**(values or {}), **names, **bounds}) as rows:
+            for row in rows:
+                yield row
+                limit -= 1
+        if limit <= 0:
+            return
+
+
 def recent_batches(connection: Connection, readable: Collection[str], now: datetime) -> tuple[dict[int, str], bool]:
     """The newest loaded batches, each with its day, with at most :data:`RECENT` new messages altogether."""
-    where, values = routes_in(readable)
-    rows = rows_of(
+    rows = newest(
         connection,
-        "select batch_id, new_copies, loaded_at from staging_batches where loaded_at >= :since_at and new_copies > 0"
-        f" and {where} order by batch_id desc limit 20000",
-        since_at=now - timedelta(days=DAYS),
-        **values,
+        staging_batches,
+        "new_copies, loaded_at",
+        readable,
+        MOST_BATCHES,
+        where="loaded_at >= :since_at and new_copies > 0",
+        values={"since_at": now - timedelta(days=DAYS)},
     )
     chosen: dict[int, str] = {}
     total = 0
     for row in rows:
-        total += row["new_copies"]
+        total += row.new_copies
         if chosen and total > RECENT:
             return chosen, True
-        chosen[row["batch_id"]] = f"{row['loaded_at'].astimezone(UTC):%Y-%m-%d}"
-    return chosen, len(rows) == 20_000
+        loaded_at = cast("datetime", parse_instant(row.loaded_at))
+        chosen[row.batch_id] = f"{loaded_at.astimezone(UTC):%Y-%m-%d}"
+    return chosen, len(chosen) == MOST_BATCHES
 
 
 def all_recent(
@@ -69,14 +113,9 @@ def all_recent(
 
 def first_recent_slice(connection: Connection, readable: Collection[str], most: int = RECENT) -> int:
     """The first of the slices in which the newest messages were sent, ``most`` of them."""
-    where, values = routes_in(readable)
     found, total = 0, 0
-    # Row by row: where the newest slices are large, the others are not fetched.
-    with connection.execute(
-        sql(f"select slice_id, sent from delivery_slices where {where} order by slice_id desc limit 5000"), values
-    ) as rows:
-        for row in rows:
-            found, total = int(row.slice_id), total + row.sent
-            if total > most:
-                break
+    for row in newest(connection, delivery_slices, "sent", readable, MOST_SLICES):
+        found, total = int(row.slice_id), total + row.sent
+        if total > most:
+            break
     return found
