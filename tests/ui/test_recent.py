@@ -75,11 +75,11 @@ def test_the_newest_messages_begin_with_a_whole_batch(ledger: Ledger, routes: se
 
 
 def test_what_is_near_is_not_sorted(tmp_path: Path) -> None:
-    with _filled(f"sqlite:///{tmp_path}/redrive.db") as ledger, query_plans.told() as steps:
-        with ledger.read() as connection:
-            rows = recent.newest(connection, staging_batches, "new_copies", {"orders"}, 3)
-            assert next(rows).batch_id == 100
-            del rows
+    url = f"sqlite:///{tmp_path}/redrive.db"
+    with _filled(url) as ledger, query_plans.told() as steps, ledger.read() as connection:
+        rows = recent.newest(connection, staging_batches, "new_copies", {"orders"}, 3)
+        assert next(rows).batch_id == 100
+        del rows
     near = [step for step in steps if "order by batch_id desc" in step.statement]
     assert len({step.statement for step in near}) == 1, "nothing further back was asked for"
     assert not [step for step in near if "B-TREE" in step.text]
