@@ -14,6 +14,7 @@ from sqlalchemy.pool import base as pool
 
 from redrive.errors import LedgerUnavailable
 from redrive.ledger import engine, leases
+from redrive.ledger.delivery import windows
 from redrive.ledger.dialects import sqlite_file
 from redrive.ledger.engine import Ledger
 from redrive.stages import pipeline
@@ -93,3 +94,23 @@ def test_an_interrupt_at_any_line_of_a_write_keeps_no_lock(tmp_path: Path, impat
         ledger.close()
     assert point > 150, point
     assert left == []
+
+
+def test_a_delivery_that_an_interrupt_ends_in_the_middle_of_a_write_is_recovered(
+    tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop, left = Workshop(tmp_path), list[Any]()
+    workshop.die("a", "b")
+    run = workshop.planned()
+
+    def interrupted(ledger: Ledger, lease: Any, *_: Any, **__: Any) -> None:
+        left.append(ledger.under(lease, workshop.now()))
+        left[0].__enter__()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(windows, "mark", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        workshop.deliver(run)
+    assert workshop.states() == {"unknown": 2}
+    with contextlib.suppress(sa.exc.SQLAlchemyError):
+        left[0].__exit__(None, None, None)

@@ -9,10 +9,10 @@ import pytest
 
 from redrive.errors import LeaseLost, LedgerBusy
 from redrive.ledger import schema
-from redrive.ledger.delivery import recovery, windows
+from redrive.ledger.delivery import claims, recovery, windows
 from redrive.ledger.delivery.claims import Slice
 from redrive.ledger.delivery.windows import Mark
-from redrive.ledger.engine import Ledger
+from redrive.ledger.engine import Ledger, sql
 from tests.ledger.planting import NOW, Plant
 
 pytestmark = pytest.mark.server
@@ -122,3 +122,18 @@ def test_a_run_that_was_replaced_marks_nothing_alongside_although_its_slice_is_o
     with pytest.raises(LeaseLost, match="was replaced"):
         mark(plant, one, marks(one, 0, 2))
     assert sent(plant) == 0
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_claim_that_nobody_can_see_yet_takes_room_whatever_other_routes_do(plant: Plant, late: bool) -> None:
+    slice_of = (
+        "insert into delivery_slices (route, run_id, fence, shard, destination, claimed, claimed_at, deadline_at)"
+        " values ('{}', 'r', 1, 0, 'orders', 4, :now, :now) returning slice_id"
+    )
+    with plant.ledger.under(plant.lease, plant.now) as claim:
+        hidden = claim.connection.execute(sql(slice_of.format(plant.route)), {"now": plant.now}).scalar_one()
+        with plant.ledger.by("tests", plant.now) as tx:
+            other = tx.connection.execute(sql(slice_of.format("billing")), {"now": plant.now}).scalar_one()
+        with plant.ledger.read() as connection:
+            newest, _ = claims.seen(connection, plant.route, plant.now if late else None)
+    assert newest < hidden < other

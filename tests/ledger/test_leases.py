@@ -230,6 +230,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "hold_back": lambda p, z, s: holding.hold_back(p.ledger, z, {GATE: "why"}, p.now),
     "put_to_review": lambda p, z, s: holding.put_to_review(p.ledger, z, {GATE: "why"}, p.now),
     "claim": lambda p, z, s: claims.claim(p.ledger, z, *p.asking(1), p.now),
+    "all_fit": lambda p, z, s: claims.all_fit(p.ledger, z, "orders", [], p.now),
     "claim_resends": lambda p, z, s: claims.claim_resends(p.ledger, z, *p.asking(1), p.now),
     "refuse_destination": lambda p, z, s: lanes.refuse_destination(p.ledger, z, "orders", "why", p.now),
     "raise_mark": lambda p, z, s: windows.raise_mark(p.ledger, z, s, 1 << 40, p.now),

@@ -783,6 +783,37 @@ def test_work_beside_is_over_when_the_block_is(error: type[BaseException]) -> No
     assert done == ["all of it"]
 
 
+@pytest.mark.parametrize("shop", [Workshop, Pipelining])
+def test_nothing_of_a_slice_begins_after_its_time(tmp_path: Path, shop: type[Workshop]) -> None:
+    workshop = shop(tmp_path, rate={"per_second": 4}, deliver={"slice": 8, "confirm_window": 4, "run_for": "1h"})
+    workshop.die(*bodies(24))
+    run = workshop.planned()
+    longer = iter([0, 6])  # minutes
+
+    def on_sleep() -> None:  # as if the broker confirmed nothing for so long
+        workshop.advance(minutes=next(longer, 0))
+
+    assert deliver(workshop, run, on_sleep=on_sleep)["redelivered"] == 24
+    late = "select count(*) from redelivery_attempts inner join delivery_slices using (slice_id) where sent_at > {}"
+    assert workshop.query(late.format("delivery_slices.deadline_at")) == [(0,)]
+    assert workshop.query(late.format("delivery_slices.claimed_at")) != [(0,)]
+    assert workshop.query("select distinct attempts from messages") == [(1,)]
+
+
+def test_what_a_limited_run_did_not_use_goes_to_the_others(tmp_path: Path) -> None:
+    sources = [{"queue": "orders-dlq", "lease": "2s", "max_deliveries": 3, "origins": ["orders", "billing"]}]
+    workshop = Pipelining(tmp_path, sources=sources, destination=None, deliver={"slice": 8, "confirm_window": 4})
+    workshop.world.create("billing", lease=timedelta(minutes=5))
+    for number in range(8):
+        workshop.die(f"b{number}", origin="billing")
+        workshop.die(f"o{number}", origin="orders")
+    workshop.world.faults.refused_bodies = {b"b6", b"b7"}
+    run = limited(workshop, 8)
+    assert deliver(workshop, run)["redelivered"] == 8
+    assert len(workshop.bodies("billing")) == 6
+    assert len(workshop.bodies("orders")) == 2
+
+
 @pytest.mark.parametrize(("per_second", "shards", "sent"), [(0.05, 1, 24), (0.025, 1, 12), (0.4, 4, 48)])
 def test_a_slow_rate_is_waited_for_as_long_as_a_task_may_take(
     tmp_path: Path, per_second: float, shards: int, sent: int

@@ -288,6 +288,40 @@ def test_what_others_sent_since_the_depth_was_read_takes_room_of_what_was_claime
     assert shop.audit() == []
 
 
+def test_where_the_broker_stops_telling_the_whole_depth_what_was_claimed_ahead_waits_again(
+    tmp_path: Path, claimed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Pipelining(tmp_path, deliver={"slice": 8, "confirm_window": 4}, rate={"max_in_flight": 40})
+    shop.die(*bodies(24))
+    run = shop.planned()
+
+    def fill() -> None:
+        wait_for(2, claimed)
+        shop.die(*(f"other {number}" for number in range(60)), queue="orders")
+        depth = shop.broker.depth
+        monkeypatch.setattr(shop.broker, "depth", lambda queue: depth(queue)._replace(in_flight=None))
+        shop.advance(seconds=2)
+
+    shop.broker = Interrupted(shop, 3, fill)
+    assert deliver(shop, run)["redelivered"] == 8
+    assert shop.states() == {"sent": 8, "waiting": 16}
+    assert shop.audit() == []
+
+
+def test_what_was_claimed_ahead_takes_the_places_of_a_breaker_that_is_half_open(
+    shop: Pipelining, claimed: list[Any]
+) -> None:
+    shop.change(
+        "insert into breakers (route, destination, stage, allowed, stage_at, began_at)"
+        " values ('orders', 'orders', 'half_open', 12, '2026-01-01', '2026-01-01')"
+    )
+    run = shop.planned()
+    shop.change("update breakers set stage = 'half_open', allowed = 12 where destination = 'orders'")
+    assert deliver(shop, run)["redelivered"] == 12
+    assert claimed[:2] == [("main", "orders", 8), ("beside", "orders", 4)]
+    assert shop.states() == {"sent": 12, "waiting": 12}
+
+
 def test_destinations_take_turns_and_each_ones_slice_is_claimed_while_the_other_ones_goes(
     tmp_path: Path, claimed: list[Any]
 ) -> None:

@@ -49,6 +49,9 @@ WATCHED = f"not (closed_at is null) and {NOT_OBSERVED}"
 HERE = "(select system from route_state where route = :route)"
 #: The newest slice of all: what is claimed from now on has a later one, whatever any clock says.
 NEWEST_SLICE = "(select coalesce(max(slice_id), 0) from delivery_slices)"
+#: The newest slice of the route. Its claims wait for each other, so one that is not to be seen yet is later: of all
+#: routes' slices it may be an earlier one.
+NEWEST_OF_ROUTE = "(select coalesce(max(slice_id), 0) from delivery_slices where route = :route)"
 #: Over ``redelivery_attempts``: it counts for breakers; what a consumer put off for later did not fail, nor stay.
 COUNTS = "coalesce(return_kind, 'dead_letter') = 'dead_letter'"
 #: Over ``escalated_messages``: a person has to say something.

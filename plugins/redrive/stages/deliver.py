@@ -19,6 +19,7 @@ from redrive.ledger.delivery.claims import NoRoom, Room, Slice
 from redrive.ledger.delivery.lanes import Lane, NativeDelay
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.drain import horizon
+from redrive.ledger.engine import let_go_of_interrupted
 from redrive.stages import aiming, consumers
 from redrive.stages.beside import Beside, Worker
 from redrive.stages.claiming import CLAIM_FOR, Ahead, Claimer
@@ -75,6 +76,7 @@ def deliver(
     try:
         one.run()
     except BaseException:
+        let_go_of_interrupted()  # or what is done beside would wait for our own locks, and we for it
         one.salvage()
         # As after a crash, only sooner: what was not handed to the broker waits again, the rest is unknown.
         try:
@@ -218,7 +220,7 @@ class _Delivery:
                     continue
                 if self._over():  # a pause counts from the next slice on, whatever its lane
                     self._sender.finish()
-                    return moved
+                    return moved or progress
                 claimed, wait = self._slice(lane, course)
                 if claimed is not None:
                     course.reach(lane, claimed.messages[-1].message_id)
@@ -296,7 +298,7 @@ class _Delivery:
     def _next_slice(self, lane: LaneName, course: Course) -> tuple[Slice | None, float | None]:
         context, (destination, cause) = self._context, lane
         rate = self._rates[cause]
-        if destination in self._blocked or self._stopped(destination):
+        if destination in self._blocked or self._stopped(lane):
             return None, None
         claimed = self._claimed_ahead(lane)
         if claimed is not None:
@@ -370,7 +372,7 @@ class _Delivery:
         """Whether the lane's destination still has room for all that is claimed for it: others may have filled it."""
         destination, cause = lane
         seen, depth = self._seen(), self._depth(destination)
-        if depth is None:
+        if depth is None or depth.total is None:
             return False
         free = self._free(self._rates[cause].max_in_flight, destination, depth)
         rooms = self._room_of_claim(lane, depth, free, 0, seen)
@@ -431,10 +433,13 @@ class _Delivery:
         with self._context.ledger.read() as connection:
             return claims.seen(connection, self._context.name, as_of)
 
-    def _stopped(self, destination: str) -> bool:
+    def _stopped(self, lane: LaneName) -> bool:
         """Whether the destination's breaker lets nothing through; what it lets through is seen to by the claim."""
+        destination, ahead = lane[0], self._ahead
+        claimed = ahead.claim.result() if ahead is not None and ahead.lane == lane else None
+        own = len(claimed.messages) if claimed is not None else 0
         with self._context.ledger.read() as connection:
-            stopped = breakers.quota(connection, self._context.name, destination) == 0
+            stopped = breakers.quota(connection, self._context.name, destination, own=own) == 0
         if stopped:
             self._blocked.add(destination)
             self._context.progress(f"held: the breaker of {destination} is open", 0, None)

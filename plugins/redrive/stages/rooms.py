@@ -14,6 +14,7 @@ class _Unsettled(NamedTuple):
     """Sends without a known outcome, as a task found them, and by cause what more may go."""
 
     to: in_flight.SendTarget
+    newest: int  # of the route's own slices
     sent: dict[int, int]  # of slices that were open: how much of them
     sends: int
     rooms: dict[str, int]
@@ -52,14 +53,14 @@ class Rooms:
         if depth.visible is not None:
             return []
         found = self._unsettled(destination)
-        rooms = [Room(seen.free, seen.least, found.to.newest, found.sent)]
+        rooms = [Room(seen.free, seen.least, found.newest, found.sent)]
         if cause is not None and rate.starts_at_one:
             if cause not in found.rooms:
                 with self._context.ledger.read() as connection:
                     found.rooms[cause] = in_flight.room_of_cause(
                         connection, found.to, cause, self._context.now(), most=rate.max_in_flight
                     )
-            rooms.append(Room(found.rooms[cause], 1, found.to.newest, found.sent, cause))
+            rooms.append(Room(found.rooms[cause], 1, found.newest, found.sent, cause))
         return rooms
 
     def _unsettled(self, destination: str) -> _Unsettled:
@@ -68,7 +69,7 @@ class Rooms:
             context = self._context
             with context.ledger.read() as connection:
                 newest, sent = claims.seen(connection, context.name)
-                to = in_flight.SendTarget(context.name, destination, newest)
+                to = in_flight.SendTarget(context.name, destination, in_flight.newest_slice(connection))
                 sends = in_flight.sends(connection, to, context.now(), most=context.route.rate.max_in_flight)
-            self._found[destination] = _Unsettled(to, sent, sends, {})
+            self._found[destination] = _Unsettled(to, newest, sent, sends, {})
         return self._found[destination]

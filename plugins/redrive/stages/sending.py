@@ -291,8 +291,9 @@ class SliceSender:
         context, to = self._context, one.claimed.destination
         messages, begin = one.announced[0]
         self._pace(one.rate, len(messages), one.share)
-        too_late = one.claimed.repeat_until is not None and context.now() >= one.claimed.repeat_until
-        if too_late or to in self._blocked:
+        # Who waited for its turn, or for others' confirmations, may be late; then its room counts as free again.
+        until = min(one.claimed.deadline, one.claimed.repeat_until or one.claimed.deadline)
+        if context.now() >= until or to in self._blocked:
             one.announced.clear()
             one.stopped = True
             self._give_back(one, one.ids[one.ids.index(messages[0].message_id) :])

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection, Row
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
-from redrive.ledger.predicates import COUNTS, NEWEST_SLICE
+from redrive.ledger.predicates import COUNTS, NEWEST_OF_ROUTE
 from redrive.ledger.transactions import RouteLease, RunTransaction, Transaction
 from redrive.policy import gates
 from redrive.policy.gates import Counts, Outcomes, Stage, Step
@@ -200,14 +200,23 @@ where route = :route and destination = :destination and stage <> 'open'
 """
 
 
-def quota(connection: Connection, route: str, destination: str) -> int | None:
-    """How many messages the breaker lets go to ``destination`` now, beside those claimed already; None: any number."""
+def quota(connection: Connection, route: str, destination: str, *, own: int = 0) -> int | None:
+    """How many messages the breaker lets go to ``destination`` now, beside those claimed already but for ``own`` of
+    them; None: any number."""
     row = connection.execute(sql(_PLACES), {"route": route, "destination": destination}).first()
     if row is None:
         return None
     return gates.quota(
         Counts(
-            Stage(row.stage), row.allowed, row.sent, 0, 0, row.trips, cool_down_until=None, waiting=row.claimed, held=0
+            Stage(row.stage),
+            row.allowed,
+            row.sent,
+            0,
+            0,
+            row.trips,
+            cool_down_until=None,
+            waiting=row.claimed - own,
+            held=0,
         )
     )
 
@@ -217,7 +226,7 @@ def quota(connection: Connection, route: str, destination: str) -> int | None:
 #: A group of which something is to be planned gets its gate.
 _ADD_GATES = f"""
 insert into breakers (route, group_id, stage, allowed, stage_at, began_at, stage_slice, began_slice)
-select distinct route, group_id, :stage, :allowed, :begins_at, :begins_at, {NEWEST_SLICE}, {NEWEST_SLICE}
+select distinct route, group_id, :stage, :allowed, :begins_at, :begins_at, {NEWEST_OF_ROUTE}, {NEWEST_OF_ROUTE}
 from messages
 where route = :route and state = 'classified' and group_id is not null
 on conflict (route, group_id) do nothing
@@ -262,7 +271,7 @@ def add_destination(tx: RunTransaction, destination: str) -> None:
     tx.execute(
         sql(
             "insert into breakers (route, destination, stage, stage_at, began_at, stage_slice, began_slice) values"
-            f" (:route, :destination, 'open', :now, :now, {NEWEST_SLICE}, {NEWEST_SLICE})"
+            f" (:route, :destination, 'open', :now, :now, {NEWEST_OF_ROUTE}, {NEWEST_OF_ROUTE})"
             " on conflict (route, destination) do nothing"
         ),
         {"destination": destination},
@@ -275,8 +284,8 @@ _STEP = f"""
 update breakers set
     stage = :stage, period = period + 1, allowed = :allowed, trips = :trips, cool_down_until = :cool_down_at,
     reason = :reason, stage_at = :now, began_at = case when stage = 'tripped' then :now else began_at end,
-    stage_slice = {NEWEST_SLICE},
-    began_slice = case when stage = 'tripped' then {NEWEST_SLICE} else began_slice end
+    stage_slice = {NEWEST_OF_ROUTE},
+    began_slice = case when stage = 'tripped' then {NEWEST_OF_ROUTE} else began_slice end
 where route = :route and (group_id = :group_id or destination = :destination) and stage_id = :stage_id
 returning stage_id
 """
@@ -333,8 +342,8 @@ def begin_anew(
         tx.execute(
             sql(
                 "update breakers set stage = :stage, period = period + 1, allowed = :allowed, cool_down_until = null,"
-                f" reason = :reason, stage_at = :now, began_at = :now, stage_slice = {NEWEST_SLICE},"
-                f" began_slice = {NEWEST_SLICE} where route = :route and {which}"
+                f" reason = :reason, stage_at = :now, began_at = :now, stage_slice = {NEWEST_OF_ROUTE},"
+                f" began_slice = {NEWEST_OF_ROUTE} where route = :route and {which}"
             ),
             {**(values or {}), "stage": stage, "allowed": allowed, "reason": reason},
         ).rowcount

@@ -18,7 +18,7 @@ from redrive.ledger.delivery.lanes import NativeDelay, due_by, native_delay_valu
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import HERE, IS_STOPPED, NEWEST_SLICE, due, listed
+from redrive.ledger.predicates import HERE, IS_STOPPED, NEWEST_OF_ROUTE, due, listed
 from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.tables import redelivery_attempts
 from redrive.ledger.transactions import RouteLease, RunTransaction
@@ -259,19 +259,19 @@ def _open(tx: RunTransaction, asked: ClaimFilter, terms: ClaimTerms) -> int:
 
 
 def seen(connection: Connection, route: str, as_of: datetime | None = None) -> tuple[int, dict[int, int]]:
-    """What a depth shows that is read after this call: (newest slice, of each open one how much was sent). Of a depth
-    that the broker told late, with ``as_of`` when it was so: (the last slice before any that ended later, nothing)."""
+    """What a depth shows that is read after this call: (the route's newest slice, of each open one how much was sent).
+    Of a depth that the broker told late, with ``as_of`` when it was so: (the last slice before any that ended later,
+    nothing)."""
     if as_of is not None:
         newest = connection.execute(
             sql(
                 "select coalesce((select min(slice_id) - 1 from delivery_slices where route = :route"
-                " and (closed_at is null or closed_at > :as_of_at)),"
-                " (select max(slice_id) from delivery_slices), 0)"
+                f" and (closed_at is null or closed_at > :as_of_at)), {NEWEST_OF_ROUTE})"
             ),
             {"route": route, "as_of_at": as_of},
         ).scalar_one()
         return int(newest), {}
-    newest = connection.execute(sql(f"select {NEWEST_SLICE}")).scalar_one()
+    newest = connection.execute(sql(f"select {NEWEST_OF_ROUTE}"), {"route": route}).scalar_one()
     rows = connection.execute(
         sql("select slice_id, sent from delivery_slices where route = :route and closed_at is null"), {"route": route}
     )

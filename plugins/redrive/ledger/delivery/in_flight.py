@@ -38,6 +38,11 @@ class SendTarget:
     newest: int
 
 
+def newest_slice(connection: Connection) -> int:
+    """The newest slice of all routes, for a :class:`SendTarget`."""
+    return int(connection.execute(sql(f"select {NEWEST_SLICE}")).scalar_one())
+
+
 def sends(connection: Connection, to: SendTarget, now: datetime, *, most: int) -> int:
     """How many sends may still be with the destination; ``most`` and more count as ``most``."""
     values = _values(to, now) | {"most": most}
@@ -94,7 +99,7 @@ def to_vouch_for(connection: Connection, route: str, destination: str, now: date
     """Of how many sends :func:`vouch` would say something."""
     if observations.tells_depth(connection, route, destination):
         return 0
-    newest = connection.execute(sql(f"select {NEWEST_SLICE}")).scalar_one()
+    newest = newest_slice(connection)
     awaited = connection.execute(
         sql(
             "select count(*) from redelivery_attempts where sent_at is not null and outcome is null"

@@ -36,6 +36,7 @@ delivery_slices = Table(
     Column("observed_at", Instant),  # the observation window closed: what had not returned is presumed
     Column("system", sa.Text, nullable=False, server_default=""),  # the broker and connection that it went by
     Column("window_ends_at", Instant),  # as far as is known now: a return could be seen up to then
+    Index("ix_delivery_slices_route_slice_id", "route", "slice_id"),
     Index("ix_delivery_slices_route_closed_at", "route", "closed_at"),
     Index("ix_delivery_slices_run_id", "run_id"),
     # Those of which something is still to be seen, however many there were.

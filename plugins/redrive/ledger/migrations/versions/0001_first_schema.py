@@ -158,6 +158,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("slice_id", name=op.f("pk_delivery_slices")),
         sqlite_autoincrement=True,
     )
+    op.create_index("ix_delivery_slices_route_slice_id", "delivery_slices", ["route", "slice_id"], unique=False)
     op.create_index("ix_delivery_slices_route_closed_at", "delivery_slices", ["route", "closed_at"], unique=False)
     op.create_index("ix_delivery_slices_run_id", "delivery_slices", ["run_id"], unique=False)
     op.create_index(
