@@ -1,5 +1,6 @@
 """The doctor: windows that could miss a return, and rights that it can't try."""
 
+import re
 import socket
 from dataclasses import replace
 from datetime import timedelta
@@ -15,7 +16,7 @@ from redrive.brokers import memory
 from redrive.brokers.base import ConsumerStats, QueueInfo
 from redrive.brokers.memory import MemoryBroker
 from redrive.cli.inspection import doctor as look_at_everything
-from redrive.errors import SettingsError
+from redrive.errors import KeysRefused, SettingsError
 from redrive.spark import session_conf, submit
 from redrive.stages import doctor
 from redrive.stages.doctor import Finding
@@ -302,3 +303,19 @@ def test_what_fails_again_has_to_come_to_a_source(
     found = [one for one in examine(workshop, monkeypatch) if one.subject == "orders: destination orders: returns"]
     assert [one.level for one in found] == (["warning"] if told else [])
     assert not told or told in found[0].text
+
+
+@pytest.mark.parametrize(("takes", "level"), [(r"\d+", "ok"), (r".+", "ok"), (r"\d{3}", "error")])
+def test_a_check_whose_keys_are_numbers_is_asked_about_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes: str, level: str
+) -> None:
+    def processed(_: object, keys: list[str]) -> set[str]:
+        if not all(re.fullmatch(takes, key) for key in keys):
+            raise KeysRefused("processed_check through connection shop: invalid input syntax")
+        return set()
+
+    monkeypatch.setattr("redrive.connections.processed_check.Checker.processed", processed)
+    check = {"connection": "shop", "query": "select id from done where id in :keys", "key": "attribute:message_id"}
+    workshop = Workshop(tmp_path, processed_check=check)
+    [found] = [one for one in examine(workshop, monkeypatch) if one.subject == "orders: processed_check"]
+    assert found.level == level

@@ -6,7 +6,7 @@ import socketserver
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
@@ -15,6 +15,7 @@ from redrive.errors import NotificationFailed
 from redrive.notify import channels
 from redrive.notify.channels import Event, NeedsAirflow
 from redrive.settings import Notify
+from redrive.settings.route_parts import EventName
 
 PAUSED = channels.notification(
     [Event("k3-7", "route_paused", "orders", "", "2026-11-20T12:00+00:00", {"by": "ana", "reason": "<deploy> & more"})]
@@ -171,6 +172,11 @@ def test_an_airflow_notifier_waits_for_a_task(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delitem(__import__("sys").modules, "airflow", raising=False)
     with pytest.raises(NeedsAirflow):
         channels.send(PAUSED, to(notifier="airflow.providers.smtp.notifications.smtp.SmtpNotifier"))
+
+
+def test_a_target_can_be_told_of_every_event() -> None:
+    target = to(connection="chat", events=get_args(EventName))
+    assert all(target.wants(event) for event in get_args(EventName))
 
 
 @pytest.mark.parametrize(

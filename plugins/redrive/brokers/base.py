@@ -19,12 +19,18 @@ from redrive.classification.causes import Cause
 from redrive.errors import BrokerError, NothingSent, PermissionRefused, QueueMissing
 from redrive.message import DeadLetter, Header, Micros, Outgoing, Received
 
-#: What consumers that dead-letter by themselves write about a failure by custom, whichever broker they use.
+#: What consumers that dead-letter by themselves, and the libraries that they are made with, write about a failure by
+#: custom, whichever broker they use.
 CUSTOM_FAILURE_HEADERS: Final = frozenset(
     {
         *("x-error", "x-error-code", "x-error-message", "x-error-type", "x-error-stack"),
         *("x-exception", "x-exception-class", "x-exception-type", "x-exception-message"),
         *("x-exception-stacktrace", "x-failure-reason", "x-failure-text"),
+        # NServiceBus and MassTransit
+        *("NServiceBus.ExceptionInfo.ExceptionType", "NServiceBus.ExceptionInfo.Message", "NServiceBus.FailedQ"),
+        *("NServiceBus.ExceptionInfo.StackTrace", "NServiceBus.ExceptionInfo.Source"),
+        *("MT-Reason", "MT-Fault-ExceptionType", "MT-Fault-Message", "MT-Fault-StackTrace", "MT-Fault-Timestamp"),
+        *("MT-Fault-InputAddress", "MT-Fault-RetryCount", "MT-Fault-ConsumerType", "MT-Fault-MessageType"),
     }
 )
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -300,7 +300,9 @@ class Notify(Part):
         description="The notifier's arguments; templates in them know `redrive.title`, `.text` and `.events`.",
     )
     events: tuple[EventName, ...] = Field(
-        default=(), max_length=5, description="Which events it is told of. Default: all of these."
+        default=(),
+        max_length=len(get_args(EventName)),
+        description="Which events it is told of. Default: all of these.",
     )
 
     def wants(self, event: str) -> bool:

@@ -23,9 +23,6 @@ FAILURE_HEADERS = CUSTOM_FAILURE_HEADERS | {
     *("x-delivery-count", "x-acquired-count", "x-opt-deaths"),
     # Spring's RepublishMessageRecoverer
     *("x-exception-message", "x-exception-stacktrace", "x-original-exchange", "x-original-routingKey"),
-    # MassTransit
-    *("MT-Reason", "MT-Fault-ExceptionType", "MT-Fault-Message", "MT-Fault-StackTrace", "MT-Fault-Timestamp"),
-    *("MT-Fault-InputAddress", "MT-Fault-RetryCount", "MT-Fault-ConsumerType", "MT-Fault-MessageType"),
 }
 
 CAPABILITIES = Capabilities(

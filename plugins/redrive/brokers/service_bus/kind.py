@@ -14,14 +14,7 @@ MAX_LOCK = timedelta(minutes=5)
 REASON = "DeadLetterReason"
 DESCRIPTION = "DeadLetterErrorDescription"
 #: Written by Service Bus, and by consumers that dead-letter by themselves.
-FAILURE_HEADERS = CUSTOM_FAILURE_HEADERS | {
-    *(REASON, DESCRIPTION),
-    # NServiceBus and MassTransit
-    *("NServiceBus.ExceptionInfo.ExceptionType", "NServiceBus.ExceptionInfo.Message"),
-    *("NServiceBus.ExceptionInfo.StackTrace", "NServiceBus.ExceptionInfo.Source", "NServiceBus.FailedQ"),
-    *("MT-Fault-ExceptionType", "MT-Fault-Message", "MT-Fault-StackTrace", "MT-Fault-Timestamp"),
-    *("MT-Fault-InputAddress", "MT-Reason"),
-}
+FAILURE_HEADERS = CUSTOM_FAILURE_HEADERS | {REASON, DESCRIPTION}
 
 CAPABILITIES = Capabilities(
     knows_empty=True,
