@@ -783,21 +783,21 @@ def test_work_beside_is_over_when_the_block_is(error: type[BaseException]) -> No
     assert done == ["all of it"]
 
 
-@pytest.mark.parametrize("shop", [Workshop, Pipelining])
-def test_nothing_of_a_slice_begins_after_its_time(tmp_path: Path, shop: type[Workshop]) -> None:
-    workshop = shop(tmp_path, rate={"per_second": 4}, deliver={"slice": 8, "confirm_window": 4, "run_for": "1h"})
+@pytest.mark.parametrize(("shop", "on_the_wire"), [(Workshop, 0), (Pipelining, 2)])
+def test_nothing_of_a_slice_begins_after_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shop: type[Workshop], on_the_wire: int
+) -> None:
+    workshop = shop(tmp_path, deliver={"slice": 8, "confirm_window": 4})
     workshop.die(*bodies(24))
     run = workshop.planned()
-    longer = iter([0, 6])  # minutes
-
-    def on_sleep() -> None:  # as if the broker confirmed nothing for so long
-        workshop.advance(minutes=next(longer, 0))
-
-    assert deliver(workshop, run, on_sleep=on_sleep)["redelivered"] == 24
-    late = "select count(*) from redelivery_attempts inner join delivery_slices using (slice_id) where sent_at > {}"
-    assert workshop.query(late.format("delivery_slices.deadline_at")) == [(0,)]
-    assert workshop.query(late.format("delivery_slices.claimed_at")) != [(0,)]
+    minutes = iter([0, 6])  # that a part waits for its turn when it is announced
+    monkeypatch.setattr(sending.SliceSender, "_pace", lambda *_: workshop.advance(minutes=next(minutes, 0)))
+    assert deliver(workshop, run)["redelivered"] == 24
+    late = "select count(*) from redelivery_attempts inner join delivery_slices using (slice_id) where sent_at >"
+    assert workshop.query(f"{late} deadline_at") == [(on_the_wire,)], "begun in time"
+    assert workshop.query("select count(*) from delivery_slices where sent < claimed") == [(1,)]
     assert workshop.query("select distinct attempts from messages") == [(1,)]
+    assert len(workshop.bodies("orders")) == 24
 
 
 def test_what_a_limited_run_did_not_use_goes_to_the_others(tmp_path: Path) -> None:
