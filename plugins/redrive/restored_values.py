@@ -1,12 +1,13 @@
 """A text that people correct although they may not see all of it: what is masked is locked and comes back by itself.
 
 Each masked value stands as ``[redacted 1]``, ``[redacted 2]`` … in what is shown. Whoever corrects the rest keeps them,
-wherever they stand; :meth:`Locked.restore` puts the values in their places again. So nothing that is masked is seen,
-lost, doubled, or sent as its mask.
+wherever they are masked; :meth:`Locked.restore` puts the values in their places again. So nothing that is masked is
+seen, lost, doubled, or sent as its mask.
 """
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,10 +25,24 @@ class Locked:
     shown: str
     values: tuple[str, ...]  # what stands at [redacted 1] …
     quoted: bool  # a value of a JSON text: its lock stands in quotation marks
+    mask: Callable[[str], str]
 
     def restore(self, corrected: str) -> str:
         """``corrected`` with every value in its place again. Raises ValueError, with a sentence, unless each lock is
-        there once, as it was shown."""
+        there once, as it was shown, and hides its value where it stands."""
+        restored = self._put_back(corrected)
+        if self.quoted and not _is_json(restored):
+            raise ValueError("corrected_body is not JSON, as the original is")
+        if self.values and not self._is_hidden_in(restored):
+            raise ValueError("what is masked has to stay where it is masked: elsewhere people would see it")
+        return restored
+
+    def _is_hidden_in(self, restored: str) -> bool:
+        """Whether every value is masked in the text too: what hides a value may be its place."""
+        again = lock(restored, self.mask)
+        return again is not None and Counter(self.values) <= Counter(again.values)
+
+    def _put_back(self, corrected: str) -> str:
         found = [int(match[1]) for match in _LOCK.finditer(corrected)]
         for number in range(1, len(self.values) + 1):
             if found.count(number) != 1:
@@ -45,7 +60,7 @@ def lock(text: str, mask: Callable[[str], str]) -> Locked | None:
     """``text`` with everything locked that ``mask`` hides; None where that can't be said piece by piece."""
     masked = mask(text)
     if masked == text:
-        return Locked(text, (), quoted=False)
+        return Locked(text, (), quoted=False, mask=mask)
     if _LOCK.search(text):
         return None  # it holds what looks like a lock
     try:
@@ -64,8 +79,16 @@ def lock(text: str, mask: Callable[[str], str]) -> Locked | None:
         at = end
     shown = "".join([*parts, text[at:]])
     # Nothing that is hidden may show, whatever was found; and all has to come back as it was.
-    one = Locked(shown, tuple(values), quoted)
-    return one if values and _alike(mask(shown)) == _alike(shown) and one.restore(shown) == text else None
+    one = Locked(shown, tuple(values), quoted, mask)
+    return one if values and _alike(mask(shown)) == _alike(shown) and one._put_back(shown) == text else None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _alike(text: str) -> str:

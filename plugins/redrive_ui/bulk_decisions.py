@@ -105,6 +105,7 @@ def preview(connection: Connection, action: str, chosen: Filter, readable: Colle
 class Chosen(NamedTuple):
     """The one message that somebody corrects."""
 
+    escalation_id: int
     route: str
     original: Original
 

@@ -41,6 +41,10 @@ async def answered(
     return JSONResponse(await run_in_threadpool(lambda: work(request_context(request, person), given)))
 
 
+#: No question has this id.
+NO_QUESTION = 0
+
+
 @router.post("/api/decisions")
 async def decide(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
     """Decides what the body says and answers ``{"action", "count", "by"}``; see docs/review-page.md.
@@ -60,8 +64,7 @@ def filter_for(action: str, chosen: Filter) -> Filter:
 
 def require_decidable(ctx: RequestContext, routes: frozenset[str]) -> None:
     """Raise :class:`Refused` unless this person may decide on all of these routes; hidden ones are not named."""
-    if not routes <= ctx.readable:
-        raise Refused(403, "it is about routes that you may not see, so it isn't yours to decide")
+    ctx.require_all(routes, "it is about routes that you may not see, so it isn't yours to decide")
     forbidden = sorted(route for route in routes if not ctx.may_decide(route))
     if forbidden:
         raise Refused(
@@ -124,7 +127,9 @@ def _decide(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
             raise Refused(400, "edit: one message at a time")
     require_decidable(ctx, routes)
     if correction is not None:
-        _, correction = _corrected(ctx, chosen, routes, correction, up_to, restore=given.get("restore") is True)
+        found, correction = _corrected(ctx, chosen, routes, correction, up_to, restore=given.get("restore") is True)
+        # What was held against this message, and has its masked values, is no other one's.
+        chosen = replace(chosen, ids=(found.escalation_id if found is not None else NO_QUESTION,))
     count = (
         bulk_decisions.decide(
             ctx.ledger,

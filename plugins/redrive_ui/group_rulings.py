@@ -40,8 +40,9 @@ _MAX_WORDS = 200
 @router.get("/rulings", response_class=HTMLResponse)
 def rulings_page(ctx: Requested) -> Response:
     """What people said about groups, and what became of it."""
-    if not ctx.reads_all:
-        raise Refused(403, "what is said about groups holds for every route, and there are some that you may not see")
+    ctx.require_all(
+        ctx.known, "what is said about groups holds for every route, and there are some that you may not see"
+    )
     with ctx.read() as connection:
         rows = _readable(ctx, connection, rulings.listed(connection, most=500))
     return ctx.render("rulings.html", rows=rows, may_rule=all(map(ctx.may_decide, ctx.known)))

@@ -84,6 +84,19 @@ class RequestContext:
         """Whether there is no route that this person may not read."""
         return self.known <= self.readable
 
+    def require_all(self, routes: frozenset[str], what: str) -> None:
+        """Raise :class:`Refused`, with ``what`` is the matter, unless all of these routes may be read; hidden ones are
+        not named."""
+        hidden = routes - self.readable
+        if hidden and hidden <= self.left_out:
+            raise Refused(
+                503,
+                f"it is about {', '.join(sorted(hidden))} too, and the configuration is wrong there: `redrive doctor`"
+                " says where",
+            )
+        if hidden:
+            raise Refused(403, what)
+
     def may_remove(self, owner: str) -> bool:
         """Whether this person may remove what ``owner`` left on the page for all."""
         return owner.strip().lower() == self.person.name.strip().lower() or self.app_state.access.administers(
@@ -164,7 +177,7 @@ def request_context(request: Request, person: Annotated[Person, Depends(person_o
         ledger,
         readable - settings.broken.keys(),
         app_state.clock(),
-        frozenset(known - settings.broken.keys()),
+        frozenset(known),
         readable & settings.broken.keys(),
     )
 

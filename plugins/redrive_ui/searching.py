@@ -78,7 +78,10 @@ class _SearchRun:
         self._connection, self._asked, self._readable, self._redactor = connection, asked, readable, redactor
         self._dialect = dialect_of(connection)
         self._where, self._values = asked.where(readable, now, self._dialect, looked_up=True)
-        self._here, _ = routes_in([one for one in readable if asked.route in ("", one)])
+        routes = [one for one in readable if asked.route in ("", one)]
+        self._here, _ = routes_in(routes)
+        # Of what an index knows: what others have there is neither counted nor in the way.
+        self._of_routes, self._names = routes_in(routes, self._dialect.off_index("messages.route"))
 
     def ways(self) -> Iterator[tuple[str, Iterable[int]]]:
         """How it was found, and the messages, way by way; what an index knows comes first."""
@@ -128,26 +131,33 @@ class _SearchRun:
         )
 
     def _keys(self, word: str) -> list[int]:
-        return self._of(f"select message_id from messages where message_key = :word limit {LOOK_INDEX}", word=word)
+        inner = f"select message_id from messages where message_key = :word and {self._of_routes} limit {LOOK_INDEX}"
+        return self._of(inner, word=word)
 
     def _keys_that_begin(self, word: str) -> list[int]:
         return self._by_index("messages", "message_key", f"key begins with {word}", word)
 
     def _fields_that_begin(self, word: str, selector: str = "") -> list[int]:
-        found = self._by_index("message_fields", "value", f"field begins with {word}", word.lower(), selector)
-        return self._that_may_be_seen(found, word.lower())
+        of_routes = "message_fields inner join messages on messages.message_id = message_fields.message_id"
+        told = len(self.told)
+        found = self._by_index(of_routes, "message_fields.value", f"field begins with {word}", word.lower(), selector)
+        seen = self._that_may_be_seen(found, word.lower())
+        if not seen:  # nor is it told how many there are of what is masked
+            del self.told[told:]
+        return seen
 
     def _by_index(self, table: str, column: str, what: str, word: str, selector: str = "") -> list[int]:
         values = {"low": word, "high": f"{word}\U0010ffff"} | ({"field": selector} if selector else {})
         condition = self._dialect.begins(column, ":low", ":high") + (" and field = :field" if selector else "")
         # In the order of the index: where many begin so, PostgreSQL would read rows as they lie until it has enough.
         inner = (
-            f"select message_id from {table} where {condition} order by {self._dialect.by_beginning(column)}"
-            f" limit {LOOK_INDEX}"
+            f"select messages.message_id from {table} where {condition} and {self._of_routes}"
+            f" order by {self._dialect.by_beginning(column)} limit {LOOK_INDEX}"
         )
         found = self._of(inner, **values)
         if len(found) <= PAGE:
-            (row,) = rows_of(self._connection, f"select count(*) as n from ({inner}) as inside", **values)
+            counted = f"select count(*) as n from ({inner}) as inside"
+            (row,) = rows_of(self._connection, counted, **values, **self._names)
             if row["n"] == LOOK_INDEX:
                 self.told.append(f"Of the messages whose {what[:80]} {LOOK_INDEX:,} were looked at: write more of it.")
         return found

@@ -13,11 +13,13 @@ from redrive_ui.rows import Row, routes_in, rows_of
 def listed(connection: Connection, readable: Collection[str], now: datetime) -> list[Row]:
     """Standing decisions that hold, then those that ended, the newest first; each with whether it ``holds``."""
     where, values = routes_in(readable, "standing_decisions.route")
+    of_gates, _ = routes_in(readable, "gate.route")  # what is decided for every route is told where its failure is
     rows = rows_of(
         connection,
         "select standing_decisions.*, failure_groups.cause, case when revoked_at is null and until_at > :now then 1"
         " else 0 end as holds from standing_decisions inner join failure_groups on failure_groups.group_id ="
-        f" standing_decisions.group_id where {where} or route is null order by case when revoked_at is null and"
+        f" standing_decisions.group_id where {where} or route is null and exists (select 1 from breakers gate where"
+        f" gate.group_id = standing_decisions.group_id and {of_gates}) order by case when revoked_at is null and"
         " until_at > :now then 0 else 1 end, standing_id desc limit 200",
         now=now,
         **values,

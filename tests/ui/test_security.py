@@ -6,14 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pytest
 
 from redrive.errors import SettingsError
-from redrive.settings import Settings
-from redrive_ui import formatting
+from redrive.settings import Broken, Settings
+from redrive_ui import bulk_decisions, formatting, searching
 from redrive_ui.export import neutral
 from redrive_ui.identity import name_of
 from redrive_ui.rendering import PREFIX
@@ -463,3 +463,108 @@ def test_what_is_wrong_with_the_configuration_is_for_those_who_run_it(
     assert "redrive doctor" in answer.text
     assert "payments" not in answer.text
     assert "routes.payments.rules.0.match" in caplog.text
+
+
+@pytest.fixture
+def left_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """The configuration of payments is wrong."""
+    found = site.app.state.redrive.load()
+    settings = found.model_copy(update={"routes": {n: one for n, one in found.routes.items() if n != "payments"}})
+    settings._broken = {"payments": Broken("routes.payments.redact.0: no rule", found.route("payments"))}
+    monkeypatch.setattr(site.app.state.redrive, "load", lambda: settings)
+    return site
+
+
+class TestARouteThatIsLeftOut:
+    """Who may read all others may not therefore do what needs all."""
+
+    EVERYWHERE: ClassVar = {
+        "route": "",
+        "group": "1",
+        "decision": "discard",
+        "until": "2099-01-01T00:00",
+        "note": "not needed",
+    }
+
+    def test_who_may_not_see_it_does_not_see_all(self, left_out: Site) -> None:
+        left_out.doors.hidden = {"payments"}
+        left_out.change(
+            "insert into audit_events (at, route, actor, action, count) values (:at, 'payments', 'Greta', 'pause', 1)",
+            at=seeding.NOW,
+        )
+        for path in ("/rulings", "/rulings/new?route=orders&group=1&word=x"):
+            assert left_out.get(path).status_code == 403
+        assert "Greta" not in left_out.page("/audit")
+        assert "Greta" not in left_out.page("/")
+
+    def test_nothing_is_decided_for_it(self, left_out: Site) -> None:
+        assert left_out.post("/api/standing", **self.EVERYWHERE).status_code == 503, "who may read it is told why"
+        left_out.doors.hidden = {"payments"}
+        assert left_out.post("/api/standing", **self.EVERYWHERE).status_code == 403
+        merge = {"ruling": "merge", "route": "orders", "group": "1", "other": "2", "note": "the same"}
+        assert left_out.post("/api/rulings", **merge).status_code == 403
+        assert left_out.value("select count(*) from standing_decisions") == 0
+        assert left_out.value("select count(*) from group_rulings") == 0
+
+
+class TestWhatAnIndexKnows:
+    def test_others_messages_are_neither_counted_nor_in_the_way(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(searching, "LOOK_INDEX", 5)
+        site.change("update messages set message_key = 'invoice-1-' || message_id where route = 'payments'")
+        own = site.value("select min(message_id) from messages where route = 'orders'")
+        site.change("update messages set message_key = 'invoice-2' where message_id = :own", own=own)
+        assert "were looked at" in site.page("/find?key=invoice-")
+        site.doors.hidden = {"payments"}
+        page = site.page("/find?key=invoice-")
+        assert f"/messages/{own}" in page
+        assert "were looked at" not in page
+        assert "were looked at" not in site.page("/find?key=invoice-1")
+
+    def test_it_is_not_told_how_many_values_there_are_of_what_is_masked(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(searching, "LOOK_INDEX", 5)
+        site.change(
+            "insert into message_fields (message_id, field, value)"
+            " select message_id, 'body:$.name', 'janeroe' from messages where route = 'orders'"
+        )
+        assert "were looked at" in site.page("/find?word=janer")
+        route = site.settings.routes["orders"].model_copy(update={"redact": ("$.name",)})
+        site.settings = site.settings.model_copy(update={"routes": {**site.settings.routes, "orders": route}})
+        page = site.page("/find?word=janer")
+        assert "field begins with" not in page
+
+
+class TestOneMessageThatIsCorrected:
+    def test_only_the_one_that_was_held_against_the_correction_gets_it(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seeding.escalate(site.ledger, 7, "KeyError: uniquely", '{"order": 7}')
+        decide = bulk_decisions.decide
+
+        def later(*arguments: Any, **named: Any) -> int:
+            seeding.escalate(site.ledger, 9, "KeyError: uniquely", '{"order": 9}')
+            return decide(*arguments, **named)
+
+        monkeypatch.setattr(bulk_decisions, "decide", later)
+        wide = {"route": "orders", "text": "uniquely"}
+        assert site.decide("edit", filter=wide, corrected_body='{"order": 70}').json()["count"] == 1
+        corrected = site.value("select max(message_id) from escalated_messages where corrected_body is not null")
+        assert corrected == 7
+
+
+class TestStandingDecisions:
+    def test_one_for_every_route_is_shown_where_its_failure_is(self, site: Site) -> None:
+        group = site.value("select group_id from breakers where route = 'payments' limit 1")
+        site.change("delete from breakers where route = 'orders' and group_id = :group", group=group)
+        site.change(
+            "insert into standing_decisions (route, group_id, decision, until_at, decided_by, created_at, note)"
+            " values (null, :group, 'discard', '2099-01-01', 'Greta', :at, 'of payments')",
+            group=group,
+            at=seeding.NOW,
+        )
+        assert "of payments" in site.page("/standing")
+        site.doors.hidden = {"payments"}
+        assert "of payments" not in site.page("/standing")

@@ -35,6 +35,27 @@ def test_a_value_stays_with_what_it_was_moved_with() -> None:
 
 
 @pytest.mark.parametrize(
+    "corrected",
+    [
+        pytest.param('{"order": 1, "customer": {"name": "x"}, "note": "[redacted 1]"}', id="in another place"),
+        pytest.param('{"order": 1, "customer": {"name": 1}, "secret2": ["[redacted 1]"]}', id="within another place"),
+    ],
+)
+def test_a_value_that_its_place_masks_comes_back_only_where_it_is_masked(corrected: str) -> None:
+    found = locked('{"order": 1, "customer": {"name": "Kim"}}')
+    with pytest.raises(ValueError, match="has to stay where it is masked"):
+        found.restore(corrected)
+    assert json.loads(found.restore('{"customer": {"name": "[redacted 1]"}, "order": 2}'))["customer"]["name"] == "Kim"
+
+
+def test_a_value_that_looks_like_what_is_masked_may_go_anywhere() -> None:
+    found = locked('{"mail": "kim@example.org"}')
+    assert (
+        found.restore('{"to": ["[redacted 1]", "ben@example.org"]}') == '{"to": ["kim@example.org", "ben@example.org"]}'
+    )
+
+
+@pytest.mark.parametrize(
     ("instead", "why"),
     [
         pytest.param('"Ben"', "[redacted 1] is missing", id="changed"),
@@ -80,4 +101,4 @@ def test_nothing_masked_is_shown_however_deep_it_stands() -> None:
 
 
 def test_what_is_not_masked_is_as_it_was() -> None:
-    assert lock('{"order": 1}', MASK) == Locked('{"order": 1}', (), quoted=False)
+    assert lock('{"order": 1}', MASK) == Locked('{"order": 1}', (), quoted=False, mask=MASK)

@@ -101,7 +101,7 @@ def _decide(
             with ledger.read() as connection:
                 found_here = decisions.original(connection, *choice.where())
             if found_here is not None:
-                of, original = found_here
+                _, of, original = found_here
                 bounds = bounds_of(settings.routes.get(of))
                 if problem := corrections.objection(correction, original, bounds):
                     raise UsageError(f"message {choice.messages[0]}: {problem}")

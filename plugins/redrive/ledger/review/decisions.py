@@ -68,19 +68,20 @@ def undecided(ledger: Ledger, choice: Choice, limit: int | None = None) -> Open:
     return Open(questions, up_to, seen, left, list(routes))
 
 
-def original(connection: Connection, where: str, values: Mapping[str, Any]) -> tuple[str, Original] | None:
-    """Route and original of the newest undecided question that matches (SQL over ``escalated_messages``), or None."""
+def original(connection: Connection, where: str, values: Mapping[str, Any]) -> tuple[int, str, Original] | None:
+    """Of the newest undecided question that matches (SQL over ``escalated_messages``) the id, route and original."""
     row = connection.execute(
         sql(
-            "select route, payload, content_type, payload_bytes is not null as is_binary, headers, size_bytes"
-            " from escalated_messages"
+            "select escalation_id, route, payload, content_type, payload_bytes is not null as is_binary, headers,"
+            " size_bytes from escalated_messages"
             f" where {UNDECIDED_REVIEW} and {where} order by escalation_id desc limit 1"
         ),
         values,
     ).first()
     if row is None:
         return None
-    return row.route, Original(row.payload, row.content_type, bool(row.is_binary), row.headers, row.size_bytes)
+    found = Original(row.payload, row.content_type, bool(row.is_binary), row.headers, row.size_bytes)
+    return row.escalation_id, row.route, found
 
 
 def decide(
