@@ -3,10 +3,12 @@
 from datetime import timedelta
 from pathlib import Path
 
+from redrive.ledger import leases
 from redrive.ledger.account import inspecting, notifications
-from redrive.ledger.delivery import observations
+from redrive.ledger.delivery import observations, presuming
 from redrive.ledger.delivery.observations import Observation
-from redrive.ledger.engine import Ledger
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.predicates import HERE
 from tests import blank, query_plans
 from tests.ledger.planting import NOW, Plant
 from tests.probe import numbers
@@ -45,6 +47,24 @@ def test_what_was_seen_last_of_a_queue_counts_and_of_every_queue(plant: Plant) -
             ("cleared", 0),
         }
         assert {facts["queue"] for facts in notifications.deep(connection, "payments", most=7).values()} == {"paid"}
+
+
+def test_a_look_is_of_the_run_that_took_it_also_when_that_is_begun_anew(plant: Plant) -> None:
+    before = plant.lease
+    look(plant, 1, orders=0)
+    leases.release(plant.ledger, before, status="failed", now=plant.now)
+    anew = leases.acquire(
+        plant.ledger, plant.route, before.run_id, holder="test", trigger="test", ttl=timedelta(minutes=1), now=plant.now
+    )
+    assert anew.fence > before.fence
+    with plant.ledger.read() as connection:
+        system = connection.execute(sql(f"select {HERE}"), {"route": plant.route}).scalar_one()
+        looks = connection.execute(
+            sql(presuming._LOOKS), {"route": plant.route, "queue": "orders", "system": system, "since_at": NOW}
+        ).all()
+    assert [row.fence for row in looks] == [before.fence], (
+        "it may have been before what that run sent, by another clock"
+    )
 
 
 def test_looking_back_at_a_year_of_full_queues_takes_no_longer(tmp_path: Path) -> None:

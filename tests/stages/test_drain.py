@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from redrive.brokers.base import Capabilities, Settled
+from redrive.brokers.base import Capabilities, Depth, Settled
 from redrive.brokers.memory import MEMORY_CAPABILITIES, MemoryBroker
 from redrive.stages import pipeline, source_end
 from redrive.staging import batch_writer
@@ -65,8 +65,11 @@ def test_a_message_that_bounces_back_can_not_keep_a_drain_running(tmp_path: Path
     assert len(workshop.bodies("orders-dlq")) == 3
 
 
-def test_what_was_there_is_not_left_for_what_came_in_since_where_the_broker_keeps_no_order(tmp_path: Path) -> None:
-    workshop = a_workshop(tmp_path)
+@pytest.mark.parametrize("late", [False, True], ids=["counts now", "counts as of a moment"])
+def test_what_was_there_is_not_left_for_what_came_in_since_where_the_broker_keeps_no_order(
+    tmp_path: Path, late: bool
+) -> None:
+    workshop = Workshop(tmp_path, drain={"wait": "0s"}, order_by="attribute:message_id" if late else None)
     workshop.die("first", "second")
 
     class Shuffling(MemoryBroker):
@@ -74,6 +77,9 @@ def test_what_was_there_is_not_left_for_what_came_in_since_where_the_broker_keep
 
         def capabilities_for(self, queue: str) -> Capabilities:
             return replace(super().capabilities_for(queue), in_order=False)
+
+        def depth(self, queue: str) -> Depth:
+            return super().depth(queue)._replace(as_of=workshop.time.now if late else None)
 
         def receive(self, queue: str, **options: Any) -> list[Any]:
             if self.began:

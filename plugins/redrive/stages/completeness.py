@@ -28,7 +28,7 @@ from redrive.ledger import leases
 from redrive.ledger.drain import batches, first_looks
 from redrive.ledger.drain.first_looks import FirstLook
 from redrive.stages.context import Context
-from redrive.stages.source_end import COMPLETE, ENDED, NOTHING_MORE, PROVED
+from redrive.stages.source_end import COMPLETE, ENDED, NOTHING_MORE, PROVED, counts_out
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def drained_to(context: Context) -> dict[str, datetime]:
             elif look.held_by_others or look.began_again or counts.get(ENDED + queue, 0) < look.beginnings:
                 complete = False
             else:
-                quiet = not lag or counts.get(NOTHING_MORE + queue, 0) > 0
+                quiet = counts_out(context, queue) or counts.get(NOTHING_MORE + queue, 0) > 0
                 complete = each or (quiet and batches.settled_by(connection, context.lease, queue) >= look.total)
             if complete or counts.get(PROVED + queue, 0) > 0:
                 before = context.run.started_at - lag

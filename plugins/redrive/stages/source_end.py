@@ -31,6 +31,13 @@ LAST_LOOK = timedelta(seconds=1)
 COMPLETE, PROVED, NOTHING_MORE, ENDED = "complete:", "proved:", "nothing_more:", "ended:"
 
 
+def counts_out(context: Context, queue: str) -> bool:
+    """Whether a count says which messages came: it is of the moment that it names, and what came first is given first.
+    Elsewhere what came in since may have been given, and something that was counted is left."""
+    can = context.broker.capabilities_for(queue)
+    return can.in_order and not can.depth_lag
+
+
 class Receives(Protocol):
     """The drain whose source it is."""
 
@@ -113,12 +120,12 @@ class SourceEnd:
         return bool(self._lag) or depth.as_of is not None
 
     def _has_nothing_more(self, limit: int) -> bool:
-        """All that was counted has come: whether receives say too that this was all, where the count may be late.
+        """As many have come as were counted: whether receives say too that this was all, where the count doesn't.
 
         What comes now is staged like the rest. Where something comes each time, the last receive decides: if it
         brought fewer than it was asked for, no backlog is left, and a source that is never empty can be complete too.
         """
-        if not self._lag:
+        if counts_out(self._context, self._source.queue):
             return True
         matters = self._completeness_matters()
         if self._drain.drained and not matters:

@@ -90,12 +90,12 @@ def observe(ledger: Ledger, lease: RouteLease, observations: Sequence[Observatio
                     "insert into queue_observations (route, run_id, queue, role, observed_at, visible, in_flight,"
                     " delayed, consumers, oldest_age_seconds, oldest_age_method, oldest_visible_age_seconds,"
                     " oldest_visible_age_method, coverage, oldest_enqueued_at, oldest_seen_at, oldest_deliveries,"
-                    " looked_from_at, looked_to_at, lag_seconds, zeros_apart_seconds, exact, system)"
+                    " looked_from_at, looked_to_at, lag_seconds, zeros_apart_seconds, exact, system, fence)"
                     " values (:route, :run_id, :queue, :role, :observed_at,"
                     " :visible, :in_flight, :delayed, :consumers, :oldest_age_seconds, :oldest_age_method,"
                     " :oldest_visible_age_seconds, :oldest_visible_age_method, :coverage, :oldest_enqueued_at,"
                     " :oldest_seen_at, :oldest_deliveries, :looked_from_at, :looked_to_at, :lag_seconds,"
-                    f" :zeros_apart_seconds, :exact, {HERE})"
+                    f" :zeros_apart_seconds, :exact, {HERE}, :fence)"
                 ),
                 {
                     **one._asdict(),

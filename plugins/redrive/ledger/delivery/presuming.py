@@ -129,7 +129,7 @@ _LOOKS = """
 select
     observed_at, visible + in_flight + delayed as depth, visible + delayed as waiting, lag_seconds,
     zeros_apart_seconds, exact,
-    (select fence from runs where runs.run_id = queue_observations.run_id and runs.route = :route) as fence
+    case when route = :route then fence end as fence
 from queue_observations
 where
     queue = :queue and system = :system and role = 'destination' and observed_at > :since_at

@@ -206,11 +206,15 @@ def _count(tx: RunTransaction) -> Loaded:
         " surplus_copies = ?, suspected_copies = ? where batch_id = ? and loaded_at is null",
         [(tx.dialect.stored(tx.now), *row[1:], row[0]) for row in rows],
     )
+    # Groups are every route's: whoever loads locks them in one order, or two loads could wait for each other.
+    of_groups = "select group_id from incoming where group_id is not null and (role is null or role = 'returned')"
+    if tx.dialect.for_update:
+        groups = f"select group_id from failure_groups where group_id in ({of_groups}) order by group_id"
+        tx.execute(sql(f"select count(*) from ({groups}{tx.dialect.for_update}) locked"))
     tx.execute(
         sql(
             "update failure_groups set messages = failure_groups.messages + seen.messages, last_seen_at = :now"
-            " from (select group_id, count(*) as messages from incoming"
-            "   where group_id is not null and (role is null or role = 'returned') group by group_id) seen"
+            f" from (select group_id, count(*) as messages from ({of_groups}) counted group by group_id) seen"
             " where failure_groups.group_id = seen.group_id"
         )
     )
