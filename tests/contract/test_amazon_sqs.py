@@ -710,6 +710,45 @@ def test_failed_deletes_are_repeated_if_they_may_pass(script: ScriptedSqs, broke
     assert [entry["ReceiptHandle"] for entry in again["Entries"]] == ["r-0"]
 
 
+def test_what_is_deleted_after_its_lease_may_be_somebody_elses(script: ScriptedSqs) -> None:
+    now = [100.0]
+    broker = adapter(script.url, concurrency=1, monotonic=lambda: now[0])
+    four = {"Messages": [{"MessageId": f"m-{n}", "ReceiptHandle": f"r-{n}", "Body": "x"} for n in range(4)]}
+    script.then("ReceiveMessage", four)
+    receipts = [one.receipt for one in broker.receive("orders-dlq", limit=4, wait=NO_WAIT, lease=timedelta(seconds=30))]
+    now[0] += 20
+    broker.extend("orders-dlq", receipts[:2], timedelta(seconds=30))
+    broker.release("orders-dlq", receipts[3:])
+    now[0] += 20
+    settled = broker.settle("orders-dlq", receipts[:3])
+    assert settled.count == 2
+    assert settled.failures == (("r-2", "its lease ended before it was deleted: it may come again"),)
+    broker.close()
+
+
+def test_what_an_answer_does_not_name_is_not_deleted(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    script.then("DeleteMessageBatch", {"Successful": [{"Id": "0"}], "Failed": []}, {})
+    assert broker.settle("orders-dlq", ["r-0", "r-1"]).count == 2, "asked for once more, and once more"
+    assert [len(one["Entries"]) for one in script.requests("DeleteMessageBatch")] == [2, 1, 1]
+    script.always["DeleteMessageBatch"] = {}
+    settled = broker.settle("orders-dlq", ["r-2"])
+    assert settled.count == 0
+    assert settled.failures == (("r-2", "SQS said nothing about it"),)
+
+
+@pytest.mark.parametrize("code", ["KMS.InvalidStateException", "KmsInvalidKeyUsage", "KMS.InvalidKeyUsageException"])
+def test_a_key_that_can_not_be_used_now_is_the_queues_trouble_and_no_messages(
+    script: ScriptedSqs, broker: AmazonSqs, code: str
+) -> None:
+    script.always["SendMessageBatch"] = Refuse(code)
+    with pytest.raises(PermissionRefused, match=re.escape(code)):
+        statuses(broker, "orders", 20)
+    script.always["SendMessageBatch"] = lambda request: {
+        "Failed": [{"Id": e["Id"], "Code": code, "Message": "", "SenderFault": True} for e in request["Entries"]]
+    }
+    assert set(statuses(broker, "orders", 5)) == {"retry"}
+
+
 def test_a_batch_that_can_not_be_deleted_does_not_hide_the_others(script: ScriptedSqs, broker: AmazonSqs) -> None:
     script.then("DeleteMessageBatch", all_sent)
     script.always["DeleteMessageBatch"] = Refuse("RequestThrottled")

@@ -685,6 +685,18 @@ def test_a_subscription_is_reached_through_its_topic_only(bus: ServiceBusStandIn
     assert broker.leads_to("orders", "news/Subscriptions/mail") is False
 
 
+def test_what_a_topic_keeps_for_later_is_counted(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.topic("news")
+    for name in ("mail", "push"):
+        bus.subscription("news", name)
+    broker.publish("news", [outgoing(number=1), outgoing(number=2, delay_seconds=3600)])
+
+    for queue in ("news", "news/Subscriptions/mail"):
+        depth = broker.depth(queue)
+        assert (depth.visible, depth.delayed) == (1, 1)
+        assert depth.total == 2, "or a look after its time would show that it was worked off"
+
+
 def test_a_topic_is_taken_for_one_where_nobody_may_ask(bus: ServiceBusStandIn) -> None:
     bus.topic("news")
     bus.queue("orders")

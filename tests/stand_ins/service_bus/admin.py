@@ -113,6 +113,7 @@ def _topic(topic: Topic) -> str:
             ("DuplicateDetectionHistoryTimeWindow", _duration(rules.duplicate_window or 600)),
             ("Status", "Disabled" if rules.disabled else "Active"),
             ("SubscriptionCount", str(len(topic.subscriptions))),
+            ("CountDetails", _counted({"ScheduledMessageCount": _scheduled(topic)})),
             ("EnablePartitioning", _flag(rules.partitioned)),
             ("MaxMessageSizeInKilobytes", str(rules.max_message_bytes // 1024)),
         ],
@@ -130,6 +131,15 @@ def _counts(entity: Entity) -> str:
         "TransferMessageCount": 0,
         "TransferDeadLetterMessageCount": len(entity.transfer_dead_letters.messages),
     }
+    return _counted(counts)
+
+
+def _scheduled(topic: Topic) -> int:
+    """In the service they lie in the topic; here each subscription has a copy."""
+    return max((one.count(SCHEDULED) for one in topic.subscriptions), default=0)
+
+
+def _counted(counts: dict[str, int]) -> str:
     return "".join(f'<d2p1:{name} xmlns:d2p1="{_COUNTS}">{count}</d2p1:{name}>' for name, count in counts.items())
 
 

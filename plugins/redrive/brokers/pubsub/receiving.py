@@ -116,8 +116,8 @@ class Receiver:
             for receipt in batch:
                 if receipt in refused:
                     failures.append((receipt, refused[receipt]))
-                elif self._leases.pop(receipt, math.inf) <= now:
-                    failures.append((receipt, "its lease ended before the ack: it may come again"))
+                elif self._leases.pop(receipt, -math.inf) <= now:
+                    failures.append((receipt, "it was released, or its lease ended before the ack: it may come again"))
         if len(errors) == len(batches):
             raise errors[0]
         return Settled(len(receipts) - len(failures), tuple(failures))

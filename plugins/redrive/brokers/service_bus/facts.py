@@ -133,7 +133,13 @@ class AtomApi:
             max_delivery_count=rules.max_delivery_count,
             requires_session=bool(rules.requires_session),
             forward_dead_letters_to=_entity_of(rules.forward_dead_lettered_messages_to),
+            scheduled=self._scheduled(topic),
         )
+
+    def _scheduled(self, topic: str) -> int | None:
+        """What comes to a topic's subscriptions later lies in the topic until then."""
+        count: int | None = self._client.get_topic_runtime_properties(topic).scheduled_message_count
+        return count
 
     def _topic(self, name: str) -> Facts:
         rules = self._client.get_topic(name)
@@ -145,6 +151,7 @@ class AtomApi:
             max_bytes=_bytes(rules),
             forwards=any(one.forward_to for one in self._client.list_subscriptions(name)),
             active=_most(backlogs),  # of the slowest subscriber
+            scheduled=self._scheduled(name),
             subscribers=len(backlogs),
         )
 

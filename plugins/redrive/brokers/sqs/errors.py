@@ -41,8 +41,12 @@ _REFUSED_CALLER = frozenset(
         *("MissingAuthenticationToken", "IncompleteSignature", "RequestExpired"),
         *("KmsAccessDenied", "KmsDisabled", "KmsInvalidState", "KmsNotFound", "KmsOptInRequired"),
         *("KMS.AccessDeniedException", "KMS.DisabledException", "KMS.NotFoundException"),
+        # a key that waits to be deleted, or is of another kind: whoever owns it can mend that
+        *("KMS.InvalidStateException", "KmsInvalidKeyUsage", "KMS.InvalidKeyUsageException", "KMS.OptInRequired"),
     }
 )
+#: Of an entry of a batch that an answer doesn't name.
+SILENCE = "SQS said nothing about it"
 _NOT_CONNECTED = (
     boto.EndpointConnectionError,
     boto.ConnectTimeoutError,
@@ -113,7 +117,7 @@ def fate_of_entry(failed: Mapping[str, Any]) -> Publication:
     """What became of the message of a failed entry, where SQS took the request."""
     words = f"{failed.get('Code')}: {failed.get('Message', '')}"
     status: Literal["retry", "refused", "unknown"] = "unknown"  # a fault within SQS, which may have it
-    if failed.get("Code") in _THROTTLED:
+    if failed.get("Code") in _THROTTLED | _REFUSED_CALLER:
         status = "retry"
     elif failed.get("SenderFault"):
         status = "refused"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from redrive.brokers.base import Publication, before_the_send
 from redrive.brokers.sqs.calls import Calls
-from redrive.brokers.sqs.errors import SDK_ERRORS, fate, fate_of_entry
+from redrive.brokers.sqs.errors import SDK_ERRORS, SILENCE, fate, fate_of_entry
 from redrive.brokers.sqs.looking import Inspector
 from redrive.brokers.sqs.message import OLD_MAX_BYTES, Entry, entry, is_fifo, packs
 from redrive.errors import BrokerError
@@ -12,7 +12,7 @@ from redrive.message import Outgoing
 
 _ARRIVED = frozenset({"sent", "unknown"})
 _BEHIND = Publication("retry", detail="an earlier message of its group was not sent")
-_SILENCE = Publication("unknown", detail="SQS said nothing about it")
+_SILENCE = Publication("unknown", detail=SILENCE)
 
 
 class Publisher:

@@ -1,6 +1,9 @@
 """Receives from SQS, and says what becomes of what was received: deleted, given back, leased for longer.
 
 Requests are what SQS charges for and what limits speed, so everything goes in batches of ten.
+
+SQS doesn't say whether a deletion came too late, when somebody else may have the message; so the end of each lease is
+kept here, and what is deleted after that is not reported as settled.
 """
 
 import math
@@ -11,19 +14,20 @@ from typing import Any
 from redrive.brokers.base import RECEIVE_BYTES, Settled
 from redrive.brokers.retries import until
 from redrive.brokers.sqs.calls import Calls
-from redrive.brokers.sqs.errors import lasting
+from redrive.brokers.sqs.errors import SILENCE, lasting
 from redrive.brokers.sqs.message import BATCH, MAX_LEASE, MAX_WAIT, account_of, is_fifo, queue_of_arn, received
 from redrive.errors import BrokerError, PermissionRefused, QueueMissing
 from redrive.message import Received, bytes_of
 
 
 class Receiver:
-    """What we receive from any queue; the queues themselves keep who holds what."""
+    """What we receive from any queue, and until when it is ours."""
 
     def __init__(self, calls: Calls, *, sleep: Callable[[float], None], monotonic: Callable[[], float]) -> None:
         self._calls = calls
         self._sleep = sleep
         self._monotonic = monotonic
+        self._leases: dict[object, float] = {}  # receipt handle -> when its lease ends, on our clock
         self._origins: dict[str, str | None] = {}  # by ARN, of queues of which it had to be asked whose they are
         # A long poll that outlasts the wait for its answer would look like a lost one.
         self._max_wait = min(MAX_WAIT.total_seconds(), max(calls.read_timeout - 5, 0))
@@ -55,7 +59,10 @@ class Receiver:
                 MessageSystemAttributeNames=["All"],
                 MessageAttributeNames=["All"],
             )
-            return [received(message, lambda arn: self._origin(queue, arn)) for message in answer.get("Messages", ())]
+            got = answer.get("Messages", ())
+            # A long poll waited before it began; so it ends a little sooner than this.
+            self._leases.update(dict.fromkeys((one["ReceiptHandle"] for one in got), self._monotonic() + visibility))
+            return [received(message, lambda arn: self._origin(queue, arn)) for message in got]
 
         while True:  # wait for the first
             left = max(wait.total_seconds() - (self._monotonic() - started), 0)
@@ -91,18 +98,33 @@ class Receiver:
         return self._origins[arn]
 
     def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
-        """See :class:`~redrive.brokers.base.Broker`; errors are raised only where nothing could be deleted."""
-        failures = self._in_batches("DeleteMessageBatch", queue, receipts, {})
-        return Settled(len(receipts) - len(failures), tuple(failures))
+        """See :class:`~redrive.brokers.base.Broker`; errors are raised only where nothing could be deleted.
+
+        What was deleted after its lease ended by our clock is a failure: SQS may give it to others all the same.
+        """
+        failures = dict(self._in_batches("DeleteMessageBatch", queue, receipts, {}))
+        now = self._monotonic()
+        for receipt in receipts:
+            if receipt not in failures and self._leases.pop(receipt, math.inf) <= now:
+                failures[receipt] = "its lease ended before it was deleted: it may come again"
+        return Settled(len(receipts) - len(failures), tuple(failures.items()))
 
     def release(self, queue: str, receipts: Sequence[object]) -> None:
         """See :class:`~redrive.brokers.base.Broker`; what is no longer ours is left alone."""
         self._in_batches("ChangeMessageVisibilityBatch", queue, receipts, {"VisibilityTimeout": 0})
+        for receipt in receipts:
+            self._leases.pop(receipt, None)
 
     def extend(self, queue: str, receipts: Sequence[object], lease: timedelta) -> None:
         """See :class:`~redrive.brokers.base.Broker`; what is no longer ours is left alone."""
-        seconds = math.ceil(min(lease, MAX_LEASE).total_seconds())
-        self._in_batches("ChangeMessageVisibilityBatch", queue, receipts, {"VisibilityTimeout": seconds})
+        seconds, began = math.ceil(min(lease, MAX_LEASE).total_seconds()), self._monotonic()
+        failures = dict(
+            self._in_batches("ChangeMessageVisibilityBatch", queue, receipts, {"VisibilityTimeout": seconds})
+        )
+        now = self._monotonic()
+        for receipt in receipts:
+            if receipt not in failures and self._leases.get(receipt, math.inf) > now:  # one that ended stays ended
+                self._leases[receipt] = began + seconds
 
     def _in_batches(
         self, action: str, queue: str, receipts: Sequence[object], fields: dict[str, object]
@@ -143,6 +165,8 @@ class Receiver:
             ]
             answer = self._calls.call(action, queue, QueueUrl=url, Entries=entries)
             passing.clear()
+            said = {int(one["Id"]) for word in ("Successful", "Failed") for one in answer.get(word, ())}
+            passing.extend((one, SILENCE) for number, one in enumerate(open_receipts) if number not in said)
             for failed in answer.get("Failed", ()):
                 receipt = open_receipts[int(failed["Id"])]
                 words = f"{failed.get('Code')}: {failed.get('Message', '')}"
