@@ -191,14 +191,16 @@ class OnRabbitMQ(BrokerContract):
         assert "one frame" in results[0].detail
 
     def test_a_delayed_message_is_counted_and_comes_later(  # type: ignore[override]
-        self, broker: RabbitMQ, queue: str
+        self, broker: RabbitMQ, another_broker: RabbitMQ, queue: str
     ) -> None:
-        """It waits in a queue that is made for it; nothing but time brings it on."""
+        """It waits in a queue that is made for it; nothing but time brings it on. Another process sees it wait there:
+        else what is kept there, because the destination is full, would count as taken."""
         sent = outgoing(b"waits", headers=(Header("a", "longstr", "b"),), delay_seconds=1.2)
         started = time.monotonic()
         self.send(broker, queue, sent, outgoing(b"at once", 2))
 
         assert eventually(lambda: broker.depth(queue).delayed == 1)
+        assert another_broker.depth(queue).delayed == 1
         assert [r.letter.body for r in self.take(broker, queue, 1)] == [b"at once"]
         [received] = self.take(broker, queue, 1)
         assert time.monotonic() - started >= 1.2
@@ -206,6 +208,7 @@ class OnRabbitMQ(BrokerContract):
         assert (letter.body, letter.origin, letter.reason, letter.deliveries) == (b"waits", None, None, 1)
         assert clean_headers(letter.headers, FAILURE_HEADERS) == (Header("a", "longstr", "b"),)
         assert eventually(lambda: broker.depth(queue).delayed == 0)
+        assert another_broker.depth(queue).delayed == 0
 
     def test_delays_are_rounded_up_and_never_longer_than_a_queue_keeps_them(self, broker: RabbitMQ, queue: str) -> None:
         results = broker.publish(

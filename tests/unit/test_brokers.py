@@ -4,6 +4,7 @@ import inspect
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.servers import ROOT
 
 import redrive.policy
 import redrive.settings
-from redrive.brokers import registry
+from redrive.brokers import clock, registry
 from redrive.classification import cases, causes
 from redrive.classification.causes import Cause
 from redrive.settings import Route
@@ -34,6 +35,16 @@ def test_ours_are_offered_as_anybodys() -> None:
 def test_a_kind_names_its_adapter(name: str) -> None:
     module, _, attribute = registry.kind(name).adapter.partition(":")
     assert callable(getattr(import_module(module), attribute).open)
+
+
+@pytest.mark.parametrize("name", ["amazon_sqs", "apache_pulsar", "google_pubsub"])
+def test_a_lease_runs_out_while_the_machine_is_suspended(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what is deleted after it counts as gone, though somebody else may hold it by then."""
+    module, _, attribute = registry.kind(name).adapter.partition(":")
+    by = inspect.signature(getattr(import_module(module), attribute)).parameters["monotonic"].default
+    suspended = {time.CLOCK_MONOTONIC: 5.0, getattr(time, "CLOCK_BOOTTIME", None): 4000.0}
+    monkeypatch.setattr(clock.time, "clock_gettime", suspended.__getitem__)
+    assert by() == (4000.0 if hasattr(time, "CLOCK_BOOTTIME") else 5.0)
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from redrive.brokers.base import Capabilities, Depth, Publication, QueueInfo, Settled
+from redrive.brokers.clock import elapsing
 from redrive.brokers.pubsub.calls import Calls
 from redrive.brokers.pubsub.clients import Clients, open_clients
 from redrive.brokers.pubsub.kind import CAPABILITIES
@@ -44,7 +45,7 @@ class GooglePubSub:
         concurrency: int = 8,
         timeout: float = 30,
         sleep: Callable[[float], None] = time.sleep,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = elapsing,
         clock: Callable[[], float] = time.time,
     ) -> None:
         calls = Calls(clients, timeout=timeout, sleep=sleep)

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from redrive.brokers.base import Capabilities, ConsumerStats, Depth, Publication, QueueInfo, Settled
+from redrive.brokers.clock import elapsing
 from redrive.brokers.pulsar.connection import LazyClient, Place, place_of
 from redrive.brokers.pulsar.kind import CAPABILITIES
 from redrive.brokers.pulsar.looking import Inspector
@@ -34,7 +35,7 @@ class ApachePulsar:
         self,
         place: Place,
         *,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = elapsing,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._admin = place.admin

@@ -9,12 +9,13 @@ LONGEST_NAME = 255
 
 
 class DelayQueues:
-    """Those that this instance made, or found made, by where their messages go."""
+    """Those that this instance made, by where their messages go, and those that were there when it looked."""
 
     def __init__(self, session: Session, *, keep_expiration: bool) -> None:
         self._session = session
         self._keep_expiration = keep_expiration
         self._made: dict[str, set[str]] = {}
+        self._found: dict[str, set[str]] = {}
 
     def longest(self, queue: str) -> int:
         """Seconds that a message for ``queue`` can wait; 0: none can.
@@ -53,15 +54,20 @@ class DelayQueues:
         return name
 
     def waiting(self, queue: str) -> int:
-        """So many messages wait for ``queue`` where this instance made messages wait."""
+        """So many messages wait for ``queue``. Another process may have made them wait, so the first time each queue
+        that there could be is asked for."""
+        could_be = {delay_queue(queue, seconds) for seconds in DELAYS}
+        found = self._found.setdefault(queue, {name for name in could_be if len(name.encode()) <= LONGEST_NAME})
         waiting = 0
-        for name in sorted(self._made.get(queue, ())):
+        for name in sorted(found | self._made.get(queue, set())):
             try:
                 waiting += self._session.probed(name, "queue.declare")[0]
             except QueueMissing:
-                self._made[queue].discard(name)
+                found.discard(name)
+                self._made.get(queue, set()).discard(name)
         return waiting
 
     def forget(self, queue: str) -> None:
         """Somebody may have deleted one; each is made again where it isn't there."""
         self._made.pop(queue, None)
+        self._found.pop(queue, None)

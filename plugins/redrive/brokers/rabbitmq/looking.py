@@ -53,7 +53,7 @@ class Looking:
         others it comes from the management API, seconds late, and without one it is not known. The depth is as old as
         its oldest part. Where others receive, the two don't belong together: what they took since would be in neither.
         Then both are those that the node measured at one moment. What waits in a delay queue is ready there; delayed is
-        what waits where this instance made messages wait.
+        what waits for this one where Redrive made it wait.
         """
         came = self._receiving.came(queue)
         ready, consumers = self._session.probed(queue, "queue.declare")

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from redrive.brokers.base import Capabilities, Depth, Publication, QueueInfo, Settled
+from redrive.brokers.clock import elapsing
 from redrive.brokers.sqs.calls import Calls
 from redrive.brokers.sqs.client import open_client
 from redrive.brokers.sqs.kind import FIFO, STANDARD
@@ -38,7 +39,7 @@ class AmazonSqs:
         *,
         concurrency: int = 4,
         sleep: Callable[[float], None] = time.sleep,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = elapsing,
     ) -> None:
         self._client = client
         self._calls = Calls(client, concurrency=concurrency, sleep=sleep)

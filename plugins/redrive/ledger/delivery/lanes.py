@@ -56,19 +56,20 @@ def of_due(
     if aims is not None:
         to, more = aiming.target(aims)
         values |= more
+    named = {f"apart_{i}": cause for i, cause in enumerate(apart)}
+    # Of none that is apart it isn't read: all that waits is gone through here.
+    of = f"case when cause in ({', '.join(':' + name for name in named)}) then cause end" if named else "null"
     rows = connection.execute(
         sql(
-            f"select destination, cause, count(*) as due from (select {to} as destination, cause from messages"
+            "select destination, cause, count(*) as due from"
+            f" (select {to} as destination, cast({of} as text) as cause from messages"
             f" where route = :route and {due(due_by(native_delay))} and {where}) aimed"
             " where destination is not null group by destination, cause"
         ),
-        {"route": route, "now": now, **values},
+        {"route": route, "now": now, **values, **named},
     )
-    found: dict[tuple[str, str | None], int] = {}
-    for row in rows:
-        lane = (row.destination, row.cause if row.cause in apart else None)
-        found[lane] = found.get(lane, 0) + row.due
-    return [Lane(*lane, count) for lane, count in sorted(found.items(), key=lambda item: (-item[1], str(item[0])))]
+    found = [Lane(row.destination, row.cause, row.due) for row in rows]
+    return sorted(found, key=lambda lane: (-lane.due, lane.destination, str(lane.cause)))
 
 
 def of_resends(connection: Connection, route: str) -> list[Lane]:

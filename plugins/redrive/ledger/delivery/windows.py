@@ -450,6 +450,8 @@ def close_slice(tx: RunTransaction, slice_id: int) -> None:
     if not sent:
         return
     counting.take_places(tx, slice_id)
+    if not escalations.any_decided(tx):  # most often; else which of the slice's attempts are releases is looked up
+        return
     tx.execute(
         sql(
             "update escalated_messages set status = 'applied', applied_at = :now where "

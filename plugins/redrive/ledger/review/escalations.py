@@ -249,6 +249,12 @@ def decided_about(tx: RunTransaction, messages: str) -> str:
     return f"{tx.dialect.few('message_id', messages)} and {tx.dialect.in_row('status')} = 'decided'"
 
 
+def any_decided(tx: RunTransaction) -> bool:
+    """Whether anything of the route is decided, and not taken up yet."""
+    found = sql("select exists (select 1 from escalated_messages where status = 'decided' and route = :route)")
+    return bool(tx.execute(found).scalar_one())
+
+
 def insert_reviews(tx: RunTransaction, reviews: Sequence[Review], where: str) -> None:
     """Write review rows within a transaction; ``where`` asks twice for the message id whether a row may be written."""
     stored = tx.dialect.stored(tx.now)
