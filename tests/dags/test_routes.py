@@ -362,14 +362,17 @@ class TestBegin:
         return start
 
     @pytest.mark.parametrize("refusal", [RouteBusy("held by run 7 until 08:15"), RoutePaused("paused by ana")])
-    def test_a_scheduled_run_is_skipped_with_the_reason(self, begin: Any, refusal: Exception) -> None:
+    @pytest.mark.parametrize("kind", ["scheduled", "asset_triggered"])
+    def test_a_run_of_the_schedule_is_skipped_with_the_reason(self, begin: Any, kind: str, refusal: Exception) -> None:
         with pytest.raises(AirflowSkipException, match=str(refusal)):
-            begin("scheduled", refusal)
+            begin(kind, refusal)
 
     @pytest.mark.parametrize("refusal", [RouteBusy("held by run 7 until 08:15"), RoutePaused("paused by ana")])
-    def test_a_run_by_hand_fails_with_the_reason(self, begin: Any, refusal: Exception) -> None:
+    @pytest.mark.parametrize("kind", ["manual", "operator_triggered"])
+    def test_a_run_that_was_asked_for_fails_with_the_reason(self, begin: Any, kind: str, refusal: Exception) -> None:
+        """Who asked for it, a person or another DAG, would go on as if it had been done."""
         with pytest.raises(type(refusal), match=str(refusal)):
-            begin("manual", refusal)
+            begin(kind, refusal)
 
     def test_a_route_that_is_held_for_a_blink_costs_no_run(self, begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         answers: list[Exception | None] = [RouteBusy("held by a review"), None]

@@ -221,6 +221,15 @@ def test_prepare_names_the_job_as_both_clouds_allow_it(text: str, monkeypatch: p
     assert len(names) == 2
 
 
+@pytest.mark.parametrize("text", [EMR, DATAPROC], ids=["emr", "dataproc"])
+@pytest.mark.parametrize("asked", ["10m", "3h"])
+def test_airflow_ends_the_task_no_sooner_than_the_job_runs_out_of_its_time(text: str, asked: str) -> None:
+    """Else it cancels a job that is paid for, and its retry begins another one."""
+    classify = the_task(text.replace("timeout: 30m", f"timeout: {asked}"))
+    waits = {"10m": timedelta(minutes=10), "3h": timedelta(hours=3)}[asked]
+    assert waits < classify.execution_timeout <= waits + timedelta(minutes=5)
+
+
 class TestEmrServerless:
     def test_runs_the_published_code_over_the_manifest(self, call: dict[str, Any]) -> None:
         assert call["driver"]["entryPoint"] == "s3://work/code/job.py"

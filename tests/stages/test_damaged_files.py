@@ -252,6 +252,33 @@ def test_the_job_answers_for_it_without_rows(
     assert answered == [1, 0]
 
 
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_store_that_fails_is_not_taken_for_a_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasts: bool
+) -> None:
+    """Else the answer has no rows, Spark says that it went well, and no load can be done with it."""
+    workshop = Workshop(tmp_path)
+    workshop.die("a", error=REFUSED)
+    workshop.drain(workshop.begin())
+    batch, fails, opened = executor.Batch(1, str(file_of(workshop, 1))), [True], file_schemas.open_staged
+
+    def open_staged(stream: pa.NativeFile) -> pq.ParquetFile:
+        if fails:
+            fails[:] = fails if lasts else []
+            raise OSError("connection reset by peer")
+        return opened(stream)
+
+    monkeypatch.setattr(executor.file_schemas, "open_staged", open_staged)
+    if lasts:  # every byte of it can be read, and nothing made of them
+        executor.write([batch], CaseSettings(), str(tmp_path / "out"))
+        assert pq.read_metadata(tmp_path / "out" / file_schemas.messages_file(1)).num_rows == 0
+        return
+    with pytest.raises(OSError, match="connection reset"):
+        executor.write([batch], CaseSettings(), str(tmp_path / "out"))
+    executor.write([batch], CaseSettings(), str(tmp_path / "out"))
+    assert pq.read_metadata(tmp_path / "out" / file_schemas.messages_file(1)).num_rows == 1
+
+
 def test_a_file_that_ends_too_early_is_damaged_where_more_of_it_is_asked_for(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path)
     workshop.die("a", "b", error=REFUSED)

@@ -159,6 +159,28 @@ def test_what_another_shard_staged_is_loaded(build: Callable[..., Workshop]) -> 
         pipeline.report(workshop.settings, run, **workshop.options())
 
 
+def test_a_task_that_is_cleared_makes_nobody_forget_what_failed_before_it(build: Callable[..., Workshop]) -> None:
+    """Airflow begins the run anew then, and the tasks before the cleared one stay done."""
+    workshop = build()
+    workshop.world.create(GONE)
+    workshop.broker = Failing(workshop.world)
+    run = workshop.begin(dag_run_id="of-airflow")
+    with pytest.raises(QueuesFailed, match=GONE):
+        for _ in workshop.stages(run):
+            pass
+    for _ in range(2):  # however often
+        again = workshop.begin(dag_run_id="of-airflow")
+        assert leases.counts_of(workshop.ledger, run.run_id) == {}
+        with pytest.raises(QueuesFailed, match=GONE):
+            pipeline.report(workshop.settings, again, **workshop.options())
+        assert GONE in pipeline.failed_of(workshop.settings, again)
+    workshop.broker = MemoryBroker(workshop.world)
+    pipeline.observe(workshop.settings, again, **workshop.options())
+    workshop.drain(again)  # is done again, and well
+    pipeline.report(workshop.settings, again, **workshop.options())
+    assert pipeline.failed_of(workshop.settings, again) == {}
+
+
 def shard(workshop: Workshop, run: Run, number: int, broker: MemoryBroker) -> None:
     pipeline.drain(workshop.settings, run, shard=number, shards=2, clock=workshop.now, broker=broker)
 

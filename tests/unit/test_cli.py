@@ -10,6 +10,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -20,8 +21,10 @@ from tests.workshop import KEY_ERROR, THROTTLED, Workshop, micros
 from redrive import __version__
 from redrive.cli import held_run, output, runs
 from redrive.cli.context import json_line
+from redrive.errors import QueuesFailed, RoutePaused
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.selecting import Selection
 from redrive.lifecycle import State
 from redrive.settings import load
 
@@ -394,6 +397,22 @@ def test_a_line_that_is_none_costs_one_line(folder: Path) -> None:
     assert "line 3 is not an object with a text" in done.stderr
 
 
+def test_a_line_that_is_no_text_or_nested_too_deeply_costs_one_line(folder: Path) -> None:
+    given = b'{"text": "KeyError: 1"}\n{"text": "\xff"}\n' + b"[" * 100_000 + b'\n{"text": "deadlock detected"}\n'
+    done = subprocess.run(
+        [sys.executable, "-m", "redrive", "explain"],
+        check=False,
+        input=given,
+        capture_output=True,
+        timeout=60,
+        env=os.environ | {"REDRIVE_CONFIG": str(folder / "redrive.yaml"), "PYTHONIOENCODING": "utf-8:strict"},
+    )
+    assert done.returncode == 2, done.stderr
+    assert [json.loads(line)["text"] for line in done.stdout.splitlines()] == ["KeyError: 1", "deadlock detected"]
+    assert b"line 2 is not JSON" in done.stderr
+    assert b"line 3 is not JSON" in done.stderr
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_odd_characters_cost_no_line(folder: Path, encoding: str) -> None:
     """Half of a character, which no text can hold, and letters that the other end does not know."""
@@ -602,6 +621,31 @@ def test_a_run_until_done_waits_for_what_is_due_and_ends_when_nothing_is_left(
             sql("update messages set next_attempt_at = :due_at"), {"due_at": datetime.now(UTC) + timedelta(hours=1)}
         )
     assert pause(0) == 60
+
+
+def test_a_route_that_is_watched_is_watched_on_whatever_failed(
+    folder: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trouble: list[Exception] = [
+        QueuesFailed("queue orders failed: away"),
+        RoutePaused("paused by ana"),
+        KeyError("bug"),
+    ]
+    pauses: list[float] = []
+
+    def run_once(*_: object, **__: object) -> dict[str, Any]:
+        raise trouble.pop(0)
+
+    monkeypatch.setattr(runs, "_run_once", run_once)
+    monkeypatch.setattr(runs, "read_settings", lambda: load(folder / "redrive.yaml"))
+    monkeypatch.setattr(runs.time, "sleep", pauses.append)
+    with pytest.raises(KeyError):
+        runs.run("orders", selection=Selection(), watch=True)
+    assert pauses == [60, 60]
+    assert "queue orders failed: away; the next run in 60 s" in capsys.readouterr().err
+    trouble.append(QueuesFailed("queue orders failed: away"))
+    with pytest.raises(QueuesFailed):
+        runs.run("orders", selection=Selection())
 
 
 def test_a_report_keeps_this_run_and_all_apart_and_says_why_people_are_asked() -> None:

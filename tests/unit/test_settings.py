@@ -311,6 +311,17 @@ def test_a_number_can_come_from_the_environment() -> None:
     assert read(text, {"N": "7"}).route("r").requeue_attempts == 7
 
 
+@pytest.mark.parametrize(
+    "part", ["rate: {per_second: .inf}", "canary: {grow: .inf}", "rate: {causes: {throttled: {per_second: .inf}}}"]
+)
+def test_a_number_without_end_is_refused_by_its_key(part: str) -> None:
+    """YAML has it, and nothing can be counted with it: every delivery would fail over it."""
+    key = part.replace("{", "").split(": ")[-2]
+    [line] = refusal(f"routes: {{r: {{broker: memory, sources: [{{queue: q}}], {part}}}}}")
+    assert key in line
+    assert "finite" in line
+
+
 # --- defaults -----------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import get_current_context, task
@@ -43,6 +44,8 @@ _PY_FILES = "{{ ti.xcom_pull(task_ids='prepare', key='code')[1] }}"
 #: not answered with that same failed job. A job that runs twice changes nothing, so that is the safe side.
 _REQUEST = "{{ ti.xcom_pull(task_ids='prepare', key='request') }}-{{ ti.try_number }}"
 _POLL_SECONDS = 15
+#: What a job that ran out of its time has for saying so, before Airflow ends the task that waits for it.
+_ENDS_BY_ITSELF = timedelta(minutes=5)
 
 
 def classify(settings: Settings) -> Any:
@@ -179,6 +182,7 @@ def _on_emr(settings: Settings) -> Any:
         deferrable=False,  # a trigger doesn't renew the route's lease
         waiter_delay=_POLL_SECONDS,
         waiter_max_attempts=math.ceil(chosen.timeout.total_seconds() / _POLL_SECONDS),
+        execution_timeout=chosen.timeout + _ENDS_BY_ITSELF,
         **({"aws_conn_id": chosen.connection} if chosen.connection else {}),
         **({"region_name": chosen.region} if chosen.region else {}),
     )
@@ -212,6 +216,7 @@ def _on_dataproc(settings: Settings) -> Any:
         },
         deferrable=False,
         polling_interval_seconds=_POLL_SECONDS,
+        execution_timeout=chosen.timeout + _ENDS_BY_ITSELF,
         **({"project_id": chosen.project} if chosen.project else {}),
         **({"gcp_conn_id": chosen.connection} if chosen.connection else {}),
     )

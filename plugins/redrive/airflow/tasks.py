@@ -37,6 +37,8 @@ LEASE: Final = timedelta(minutes=15)
 PATIENCE: Final = timedelta(seconds=30)
 #: And how long between two tries.
 BETWEEN_TRIES: Final = timedelta(seconds=2)
+#: Kinds of runs that come again by themselves, with the same question.
+_COMES_AGAIN: Final = frozenset({"scheduled", "asset_triggered"})
 #: In the XCom of the task ``audit``: the routes about which it complained, "" for what is of no route.
 COMPLAINED: Final = "complained"
 #: For so many routes at once what was released is sent; Airflow maps a task over 1,024 at most.
@@ -50,8 +52,8 @@ Counts = dict[str, Any]
 def _begin(route: str) -> Counts:
     """Takes the route for this run, for 15 minutes at a time; nobody else works on it meanwhile.
 
-    Where another run holds it for longer than half a minute, or it is paused, a scheduled run is skipped: the
-    next one comes anyway. A run that somebody started by hand fails, and says who holds it and until when.
+    Where another run holds it for longer than half a minute, or it is paused, a run of the schedule is skipped: the
+    next one comes anyway. One that a person or another DAG started fails, and says who holds it and until when.
     """
     context = get_current_context()
     dag_run = context["dag_run"]
@@ -66,9 +68,9 @@ def _begin(route: str) -> Counts:
             dag_run_id=dag_run.run_id,
         )
     except (RouteBusy, RoutePaused) as refusal:
-        if kind == "manual":
-            raise
-        raise AirflowSkipException(str(refusal)) from refusal
+        if kind in _COMES_AGAIN:
+            raise AirflowSkipException(str(refusal)) from refusal
+        raise
     return run.to_json()
 
 

@@ -39,6 +39,8 @@ __all__ = [
     "write",
 ]
 
+#: So much of a file is read at once to see whether its store gives it.
+_PART_BYTES = 1 << 23
 #: What is given back of a case that is explained on its own.
 EXPLAINED = pa.schema(
     [
@@ -60,7 +62,7 @@ READ = FOUND.append(pa.field("reading", pa.string()))
 
 
 class _Unreadable(Exception):
-    """A staging file is missing or damaged, or its store can't be reached."""
+    """A staging file is missing or damaged."""
 
 
 class Batch(NamedTuple):
@@ -77,7 +79,8 @@ def write(
 
     A file appears complete or not at all; writing it again gives the same file. Memory is
     proportional to the cases of this share and the largest row group. For a batch whose staging file can't be read to
-    its end an answer without rows is written: it stops no other batch, and the load finds out why.
+    its end, because it is missing or damaged, an answer without rows is written: it stops no other batch, and the load
+    finds out why. Where the store fails, ``OSError`` is raised: Spark tries the task again.
     """
     finder = CaseFinder(asked)
     filesystem, folder = filesystems.locate(output, access)
@@ -155,5 +158,25 @@ def _tables(batch: Batch, finder: CaseFinder, access: filesystems.Access | None)
             file = file_schemas.open_staged(stream)
             for number in range(file.num_row_groups):
                 yield finder.at(RowGroup(file, number))
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except (FileNotFoundError, pa.ArrowException, UnicodeDecodeError) as error:
         raise _Unreadable(batch.uri) from error
+    except OSError as error:  # pyarrow raises it for some kinds of damage too
+        if not _is_damaged(batch, access):
+            raise
+        raise _Unreadable(batch.uri) from error
+
+
+def _is_damaged(batch: Batch, access: filesystems.Access | None) -> bool:
+    """Whether the file is to blame, of which every byte can be read; ``OSError`` where that fails too."""
+    source, path = filesystems.locate(batch.uri, access)
+    with source.open_input_file(path) as stream:
+        while stream.read(_PART_BYTES):
+            pass
+        stream.seek(0)
+        try:
+            file = file_schemas.open_staged(stream)
+            for number in range(file.num_row_groups):
+                file_schemas.read_group(file, number, file_schemas.STAGED.names)
+        except (OSError, pa.ArrowException):
+            return True
+    return False

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -173,7 +173,7 @@ def explain(
         return
     causes: dict[str, None] = {}
     problems: list[str] = []
-    for line in explained(_json_lines(sys.stdin, problems), known_groups=known_groups_here(), model=model):
+    for line in explained(_json_lines(sys.stdin.buffer, problems), known_groups=known_groups_here(), model=model):
         sys.stdout.write(plain_json_line(line) + "\n")
         causes[line["cause"]] = None
     sys.stdout.flush()
@@ -185,14 +185,14 @@ def explain(
         raise typer.Exit(UsageError.exit_code)
 
 
-def _json_lines(stream: Any, problems: list[str]) -> Iterator[dict[str, Any]]:
-    """The objects of a stream of JSON lines; what is none is noted, by its number, and costs its own line only."""
+def _json_lines(stream: Iterable[bytes], problems: list[str]) -> Iterator[dict[str, Any]]:
+    """The objects of JSON lines in UTF-8; what is none is noted, by its number, and costs its own line only."""
     for number, line in enumerate(stream, 1):
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
-        except ValueError as error:
+            value = json.loads(line.decode())
+        except (ValueError, RecursionError) as error:  # of bytes that are no text, and of what is nested too deeply
             problems.append(f"line {number} is not JSON: {error}")
             continue
         if not isinstance(value, dict) or not isinstance(value.get("text", ""), str):

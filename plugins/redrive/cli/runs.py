@@ -20,7 +20,14 @@ from redrive.cli.context import (
 )
 from redrive.cli.held_run import held
 from redrive.cli.options import AsJson, DryRun, RouteName, Wait, choosing
-from redrive.errors import QueuesFailed
+from redrive.errors import (
+    BrokerUnavailable,
+    ClassificationFailed,
+    LedgerUnavailable,
+    QueuesFailed,
+    RoutePaused,
+    StagingError,
+)
 
 if TYPE_CHECKING:
     from redrive.ledger.selecting import Selection
@@ -28,6 +35,9 @@ if TYPE_CHECKING:
     from redrive.stages.context import Progress, Run
 
 app = typer.Typer()
+
+#: What a later run may find over, or has nothing to do with.
+_MAY_PASS = (BrokerUnavailable, ClassificationFailed, LedgerUnavailable, QueuesFailed, RoutePaused, StagingError)
 
 
 @app.command()
@@ -41,7 +51,9 @@ def run(
         bool,
         typer.Option("--until-done", help="Run again, as windows and delays allow, until nothing is left for runs."),
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Run again and again, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Run again and again, until Ctrl-C; what fails is tried again.")
+    ] = False,
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
@@ -50,9 +62,16 @@ def run(
     if dry_run:
         _preview(settings, route, selection, as_json)
         return
+    report: dict[str, Any] = {}
     while True:
-        report = _run_once(settings, route, selection, as_json, wait=wait or until_done or watch)
-        pause = _before_next(settings, route, report, watch=watch) if until_done or watch else None
+        try:
+            report = _run_once(settings, route, selection, as_json, wait=wait or until_done or watch)
+            pause = _before_next(settings, route, report, watch=watch) if until_done or watch else None
+        except _MAY_PASS as error:
+            if not watch:
+                raise
+            pause = PAUSES[1]
+            typer.secho(f"redrive: {error}; the next run in {pause.total_seconds():.0f} s", err=True, fg="red")
         if pause is None:
             break
         time.sleep(pause.total_seconds())

@@ -8,7 +8,7 @@ took the route, so a stalled process can't write after it was replaced.
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy.engine import Connection, Row
 
@@ -19,6 +19,9 @@ from redrive.ledger.delivery import breakers
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
 from redrive.ledger.transactions import MACHINE, RouteLease, RunTransaction, Transaction
+
+#: Among the counts of a run that was begun anew: what its stages reported before, each the last time.
+_BEFORE: Final = "before"
 
 
 def acquire(
@@ -82,15 +85,18 @@ def acquire(
             ),
             {"run_id": run_id, "holder": holder, "until_at": now + ttl, "fence": lease.fence, "route": route},
         )
+        told = _counts_of(connection, run_id)
+        before = told.get(_BEFORE, {}) | {stage: counts for stage, counts in told.items() if stage != _BEFORE}
         connection.execute(
             sql(
                 'insert into runs (run_id, route, "trigger", holder, fence, selection, status, started_at,'
                 " airflow_run_id, configuration) values (:run_id, :route, :trigger, :holder, :fence, :selection,"
                 " 'running', :now, :airflow_run_id, :configuration) on conflict (run_id) do update set"
                 " fence = excluded.fence, status = 'running', started_at = excluded.started_at, finished_at = null,"
-                " counts = '{}', configuration = excluded.configuration"
+                " counts = :counts, configuration = excluded.configuration"
             ),
             {
+                "counts": json.dumps({_BEFORE: before} if before else {}),
                 "run_id": run_id,
                 "route": route,
                 "trigger": trigger,
@@ -174,10 +180,17 @@ def note_counts(ledger: Ledger, lease: RouteLease, stage: str, counts: Mapping[s
         )
 
 
-def counts_of(ledger: Ledger, run_id: str) -> dict[str, dict[str, Any]]:
-    """What each stage of the run reported so far."""
+def counts_of(ledger: Ledger, run_id: str, *, also_before: bool = False) -> dict[str, dict[str, Any]]:
+    """What each stage of the run reported since the run was begun; ``also_before`` it was begun anew, of stages that
+    were not done since."""
     with ledger.read() as connection:
-        row = connection.execute(sql("select counts from runs where run_id = :run_id"), {"run_id": run_id}).first()
+        counts = _counts_of(connection, run_id)
+    before = counts.pop(_BEFORE, {})
+    return before | counts if also_before else counts
+
+
+def _counts_of(connection: Connection, run_id: str) -> dict[str, dict[str, Any]]:
+    row = connection.execute(sql("select counts from runs where run_id = :run_id"), {"run_id": run_id}).first()
     return json.loads(row.counts) if row else {}
 
 

@@ -157,6 +157,7 @@ class Part(BaseModel):
         frozen=True,
         extra="forbid",
         validate_default=True,
+        allow_inf_nan=False,  # YAML's .inf is a number, of which nothing can be counted
         validate_by_name=True,
         validate_by_alias=True,
         hide_input_in_errors=True,  # values may hold secrets

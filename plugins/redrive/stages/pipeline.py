@@ -162,10 +162,10 @@ def finish(settings: Settings, run: Run, status: str, clock: Clock = utc_now) ->
 
 
 def failed_of(settings: Settings, run: Run) -> dict[str, str]:
-    """By queue, why it failed in this run as far as its stages are done."""
+    """By queue, why it failed in this run as far as its stages are done, also before it was begun anew."""
     ledger = Ledger(settings.database)
     try:
-        return failed_queues.failed(leases.counts_of(ledger, run.run_id))
+        return failed_queues.failed(leases.counts_of(ledger, run.run_id, also_before=True))
     finally:
         ledger.close()
 

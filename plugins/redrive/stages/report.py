@@ -29,6 +29,8 @@ def report(context: Context) -> dict[str, Any]:
     read, and :class:`QueuesFailed` when a queue could not be looked at, drained or sent to: everything else was done.
     """
     stages = leases.counts_of(context.ledger, context.run.run_id)
+    # A task that was cleared begins the run anew; what failed in a task before it is not done again.
+    told = leases.counts_of(context.ledger, context.run.run_id, also_before=True)
     with context.ledger.read() as connection:
         now = balance.of_route(connection, context.name)
         problems = balance.problems(connection, context.name)
@@ -46,8 +48,8 @@ def report(context: Context) -> dict[str, Any]:
         )
     if problems:
         raise BalanceBroken("; ".join(problems))
-    loaded, failed = stages.get("load", {}), failed_queues.failed(stages)
-    damaged = [batch for batch in unloaded if batch.batch_id in loaded.get("unreadable_batches", ())]
+    loaded, failed = stages.get("load", {}), failed_queues.failed(told)
+    damaged = [batch for batch in unloaded if batch.batch_id in told.get("load", {}).get("unreadable_batches", ())]
     if damaged:
         least = "At least " if len(damaged) >= classify.NAMED else ""
         raise StagingError(
