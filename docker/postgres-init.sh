@@ -16,6 +16,9 @@ database airflow "$AIRFLOW_DATABASE_PASSWORD"
 database ledger "$REDRIVE_DATABASE_PASSWORD"
 database shop "$SHOP_DATABASE_PASSWORD"
 
+# The ledger's user may create no roles; `redrive db upgrade` gives this one its rights. grant redrive_reviewer to ana;
+psql -v ON_ERROR_STOP=1 --username "$POSTGRES_USER" --dbname postgres --command 'create role redrive_reviewer nologin'
+
 # What the processed_check of config/redrive.yaml asks.
 PGPASSWORD="$SHOP_DATABASE_PASSWORD" psql -v ON_ERROR_STOP=1 --username shop --dbname shop \
     --command 'create table processed (message_id text primary key, processed_at timestamptz not null default now())'

@@ -1,9 +1,9 @@
-"""Why did each staged message fail? Reads staging batches, writes causes and groups.
+"""Why did each staged message fail? Reads staging batches, writes causes and groups: for people who run it by hand.
 
-    spark-submit --py-files redrive.zip classify_messages.py --manifest s3://…/manifest.json
-    python spark_jobs/classify_messages.py --manifest var/…/manifest.json --master 'local[*,4]'
+    python spark_jobs/classify_messages.py --manifest var/…/RUN.json --master 'local[*,4]'
 
-The job itself is :mod:`redrive.spark.job`, which is installed with the library and which Redrive submits.
+The job itself is :mod:`redrive.spark.job`. Redrive submits it by a file of the library's own, with the code in a zip
+beside it; ``prepare`` logs where the manifest is.
 """
 
 import sys

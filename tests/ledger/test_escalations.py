@@ -960,6 +960,8 @@ def test_without_the_right_to_create_roles_the_upgrade_goes_on(postgres_database
     try:
         ledger = Ledger(postgres_database.replace("//redrive@", f"//{name}@"))
         schema.upgrade(ledger, NOW)
+        with ledger.read() as read:
+            assert ledger.dialect.lacks_reviewers(read), "so that the doctor can tell it"
         plant = Plant(ledger)
         plant.messages(1)
         ledger.close()

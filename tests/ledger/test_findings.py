@@ -1,6 +1,7 @@
 """What the audit sees beyond sums. The product no longer makes these traces, so they are planted."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from redrive.ledger import leases
 from redrive.ledger.engine import sql
-from redrive.stages import audit
+from redrive.ledger.transactions import RouteLease
+from redrive.stages import audit, pipeline
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
 
@@ -202,6 +205,22 @@ def test_the_audit_complains_and_says_what_to_do(
     plant(lived)
     found = problems(lived)
     assert any(said in problem and to_do in problem for problem in found), found
+
+
+def test_what_waits_out_a_long_window_while_runs_go_well_is_no_finding(lived: Workshop) -> None:
+    _unknown(lived)
+    for days, complains in ((0, False), (14, True)):
+        lived.advance(days=days)
+        run = lived.begin()
+        leases.note_counts(
+            lived.ledger,
+            RouteLease("orders", run.run_id, run.fence, timedelta(minutes=1)),
+            "resolve",
+            {"seconds": 1},
+            lived.now(),
+        )
+        pipeline.finish(lived.settings, run, "succeeded", lived.now)
+        assert any("unknown for more than a day" in problem for problem in problems(lived)) is complains
 
 
 def test_bodies_of_finished_messages_are_not_read_anew(lived: Workshop) -> None:

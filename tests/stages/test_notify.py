@@ -426,6 +426,36 @@ def test_a_target_that_fails_as_nobody_expected_keeps_the_others_from_nothing(
     workshop.ledger.close()
 
 
+def test_what_only_airflow_can_tell_keeps_no_other_target_from_anything_and_is_given_up_as_any(
+    tmp_path: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = Workshop(tmp_path, notify=["away", {"connection": "ops"}])
+    send = channels.send
+
+    def away(said: Any, target: Any) -> None:
+        if target.connection == "away":
+            raise channels.NeedsAirflow
+        send(said, target)
+
+    monkeypatch.setattr(channels, "send", away)
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    assert inbox.events() == ["new_group"]
+    with workshop.ledger.write() as connection:
+        connection.exec_driver_sql(
+            "update notification_sends set sent_at = null, next_try_at = raised_at from notifications"
+            " where notifications.notification_id = notification_sends.notification_id"
+        )
+    with workshop.ledger.read() as connection:
+        due = notifications.due(connection, "orders", workshop.now(), limit=1)
+    assert [one.target for one in due] == ["connection away", "connection ops"]
+    workshop.advance(hours=25)
+    workshop.cycle()
+    gone = workshop.query("select problem from notification_sends where next_try_at is null and sent_at is null")
+    assert gone == [("no task of Airflow came by, which alone can tell it",)]
+    workshop.ledger.close()
+
+
 def test_what_is_no_news_any_more_is_given_up(told: Workshop, inbox: Inbox) -> None:
     inbox.status = 500
     told.die("a", error=KEY_ERROR)

@@ -142,6 +142,21 @@ def test_a_dry_run_says_what_keeps_a_run_from_it(tmp_path: Path) -> None:
     assert workshop.cycle(Selection(limit=3))["redelivered"] == 3
 
 
+def test_a_dry_run_of_a_part_says_what_expires_beside_it(tmp_path: Path) -> None:
+    """A run gives up what is too old and asks people whatever it is limited to: who looks first has to see it."""
+    workshop = Workshop(tmp_path, give_up_after="1d")
+    workshop.die("a", "b", error=THROTTLED)
+    workshop.die("c", error=REFUSED)
+    workshop.cycle(Selection(sources=("orders-dlq",), causes=("nothing",)))
+    workshop.advance(days=2)
+    only = Selection(causes=("transient_network",))
+    told = preview(workshop.settings, "orders", only, now=workshop.now())["bounds"]
+    assert told == ["2 messages beside these expire or are put to people, as in every run"]
+    assert preview(workshop.settings, "orders", Selection(), now=workshop.now())["bounds"] == []
+    workshop.cycle(only)
+    assert workshop.states() == {"escalated": 3}
+
+
 def test_a_dry_run_counts_what_carries_the_attribute_and_changes_nothing(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, canary={"first": 2, "observe": "1s"})
     for number in range(9):

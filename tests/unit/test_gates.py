@@ -87,6 +87,18 @@ STEPS = {
         counts("open", sent=100, returned=100, trips=500),
         Step(Stage.TRIPPED, 0, "100 of 100 came back.", 501, NOW + COOL * 1024),
     ),
+    "a canary that passes after a cool-down has still to show that it is well": (
+        counts("canary", sent=20, stayed=20, trips=3),
+        Step(Stage.RAMP, 200, "20 of 20 stayed away.", 3),
+    ),
+    "a ramp that passes has got over its trips": (
+        counts("ramp", allowed=200, sent=200, stayed=200, trips=3),
+        Step(Stage.RAMP, 2000, "200 of 200 stayed away.", 0),
+    ),
+    "and so has one that opens": (
+        counts("ramp", allowed=2000, sent=2000, stayed=2000, trips=3),
+        Step(Stage.OPEN, 0, "2000 of 2000 stayed away.", 0),
+    ),
     "half-open after its cool-down": (
         counts("tripped", cool_down_until=NOW, trips=2),
         Step(Stage.CANARY, 20, "Its cool-down is over, so a few may go.", 2),
@@ -207,6 +219,12 @@ def test_what_becomes_of_the_few_decides(seen: list[Outcomes], stage: str | None
     assert (taken.stage if taken else None) == stage
     if taken and taken.stage == "open":
         assert taken.trips == 0, "it begins anew"
+
+
+@pytest.mark.parametrize(("waiting", "taken"), [(5, None), (0, Step(Stage.OPEN, 0, "1 of 1 stayed away.", 3))])
+def test_one_send_that_stayed_away_opens_no_destination_for_all_that_wait(waiting: int, taken: Step | None) -> None:
+    """Where nothing waits it opens, and is not well yet: the next cool-down is as long as it would have been."""
+    assert step_destination("half_open", of_groups((1, 0)), allowed=20, trips=3, waiting=waiting) == taken
 
 
 def test_a_stage_is_not_passed_while_it_has_places_that_what_is_held_can_not_use() -> None:

@@ -141,10 +141,12 @@ def step_destination(counts: Counts, groups: Sequence[Outcomes], rules: Rules, *
         case Stage.HALF_OPEN:
             if counts.returned > rules.return_rate * max(counts.sent, counts.allowed):
                 return _trip(counts, rules, f"{came_back}.", now)
-            if _all_known(counts):
+            # One that had few so far, and is to have more, has not shown enough for all of them.
+            if _all_known(counts) and (counts.sent >= counts.allowed or not counts.waiting):
                 if counts.returned / counts.observed > rules.return_rate:
                     return _trip(counts, rules, f"{came_back}.", now)
-                return Step(Stage.OPEN, 0, f"{counts.stayed} of {counts.observed} stayed away.", 0)
+                trips = 0 if counts.observed >= rules.min_samples else counts.trips
+                return Step(Stage.OPEN, 0, f"{counts.stayed} of {counts.observed} stayed away.", trips)
     return None
 
 
@@ -174,8 +176,10 @@ def _grow(counts: Counts, rules: Rules) -> Step | None:
     """The next stage of one that has passed. It never lets through more than ``grow`` times what has proved itself: a
     group that ran empty, or that a person emptied, has its ramp still before it."""
     share = f"{counts.stayed} of {counts.observed} stayed away."
+    # A ramp is more than the first few: what is well so far has got over what it tripped for.
+    trips = 0 if counts.stage == Stage.RAMP else counts.trips
     if not rules.canary:
-        return Step(Stage.OPEN, 0, share, counts.trips)
+        return Step(Stage.OPEN, 0, share, trips)
     if counts.sent >= counts.allowed:
         allowed = max(counts.allowed + 1, int(counts.allowed * rules.grow))
     elif counts.held == 0:
@@ -184,11 +188,9 @@ def _grow(counts: Counts, rules: Rules) -> Step | None:
             return None
     else:  # these can't go before others of their key: nothing is proved yet
         return None
-    return (
-        Step(Stage.OPEN, 0, share, counts.trips)
-        if allowed >= WIDE_OPEN
-        else Step(Stage.RAMP, allowed, share, counts.trips)
-    )
+    if allowed >= WIDE_OPEN:
+        return Step(Stage.OPEN, 0, share, trips)
+    return Step(Stage.RAMP, allowed, share, trips)
 
 
 def _stop(counts: Counts, rules: Rules, passing: bool, now: datetime) -> Step:

@@ -226,7 +226,10 @@ def _ledger(settings: Settings) -> str:
     ledger = Ledger(settings.database)
     try:
         schema.check(ledger)
-        return f"{ledger!r} at revision {schema.head()}"
+        with ledger.read() as connection:
+            lacks = ledger.dialect.lacks_reviewers(connection)
+        no_role = "; no role redrive_reviewer: have it created, then `redrive db upgrade` gives it its rights"
+        return f"{ledger!r} at revision {schema.head()}{no_role if lacks else ''}"
     finally:
         ledger.close()
 

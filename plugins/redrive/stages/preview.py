@@ -77,6 +77,10 @@ def preview(
             mask = redactor(known)
             templates = {group: mask(text) for group, text in dry_run.templates(connection, route).items()}
             bounds = _bounds(connection, route, selection, now, mask, approvals=known.approvals)
+            if replace(selection, limit=None) != Selection():
+                failed = [group for group, gate in behind.items() if gate.stage == Stage.FAILED]
+                if beside := seen.given_up_beside(connection, route, failed, now):
+                    bounds.append(f"{beside:,} messages beside these expire or are put to people, as in every run")
     finally:
         ledger.close()
     rows = [*_of_cases(seen, behind, known, rules, now), *_of_planned(seen, behind, known, now)]
@@ -304,6 +308,21 @@ class _Seen:
                     self.unknown[sends[:3]] += sends.messages
                     if sends.fate in RESENDS:
                         self.due[destination] += sends.messages
+
+    def given_up_beside(self, connection: Connection, route: str, failed: Sequence[int], now: datetime) -> int:
+        """How many messages that were not looked at expire, or are put to people, among them those of groups whose
+        gates have ``failed``: a run does that whatever it is limited to."""
+        everything = Selection()
+        found = sum(one.messages for one in dry_run.refused_counts(connection, route, everything, self._refused))
+        found += sum(one.messages for one in dry_run.to_review(connection, route, everything))
+        found -= self.refused.total() + self.to_review.total()
+        if failed:
+            of_failed = Selection(groups=failed, apart=self._refused)
+            found += sum(one.messages for one in dry_run.held(connection, route, of_failed, None).values())
+            found += sum(one.messages for one in dry_run.waiting(connection, route, of_failed, now) if one.gated)
+            found -= sum(self.held.get(group, HeldCount()).messages for group in failed)
+            found -= sum(one.messages for one in self.waiting() if one.gated and one.group_id in failed)
+        return found
 
     def waiting(self) -> list[WaitingCount]:
         """What waits to be sent, by group, cause and verdict."""

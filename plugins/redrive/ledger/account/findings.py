@@ -22,6 +22,8 @@ LATE_SLICE = timedelta(hours=1)
 #: of it should be known.
 LATE_UNKNOWN = timedelta(days=1)
 LATE_OUTCOME = timedelta(days=3)
+#: No observation window should be longer.
+LATE_WINDOW = timedelta(days=14)
 #: A route that no run was begun of for so long is run by nobody.
 LATE_RUN = timedelta(days=1)
 #: Sends that are looked at for ids that the broker has given twice: the audit runs much more often than that.
@@ -46,6 +48,8 @@ def findings(
         "late_slice_at": now - LATE_SLICE,
         "late_unknown_at": now - LATE_UNKNOWN,
         "late_outcome_at": now - LATE_OUTCOME,
+        "late_window_at": now - LATE_WINDOW,
+        "resolved": '%"resolve": {%',
         "recent_at": now - RECENT,
         "late_runs": LATE_RUNS,
         "route": route,
@@ -135,8 +139,13 @@ def _checks(ledger: Ledger) -> list[_Check]:
         ),
         _Check(
             "select s.route, count(*) as n, min(s.message_id) as example from messages s inner join redelivery_attempts"
-            " a on a.message_id = s.message_id and a.attempt = s.attempts where s.state = 'unknown'"
-            " and a.unknown_at < :late_unknown_at /*route*/ group by s.route",
+            " a on a.message_id = s.message_id and a.attempt = s.attempts left join (select route from runs"
+            " where started_at > :late_unknown_at and status = 'succeeded' and counts like :resolved"
+            " group by route) done on done.route = s.route"
+            # While runs go well, what is unknown waits out its observation window, which may be days.
+            " where s.state = 'unknown' and coalesce(a.due_at, a.unknown_at)"
+            " < case when done.route is null then :late_unknown_at else :late_window_at end"
+            " /*route*/ group by s.route",
             "{n} sends are unknown for more than a day, and neither was one repeated nor a person asked: no run of"
             " the route delivers and escalates. See whether it is paused, and whether its runs end:"
             " `redrive status {route}`. One is message {example}",

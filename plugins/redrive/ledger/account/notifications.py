@@ -242,13 +242,17 @@ def stuck(connection: Connection, route: str) -> dict[str, Facts]:
 
 
 def due(connection: Connection, route: str, now: datetime, limit: int = 500) -> list[Pending]:
-    """What is to be told now, oldest first."""
+    """What is to be told now, oldest first; at most ``limit`` to each target, so that one which can't be told keeps no
+    other from it."""
     rows = connection.execute(
         sql(
-            "select n.notification_id, event, subject, facts, raised_at, target, tries, resolved_at"
+            "select notification_id, event, subject, facts, raised_at, target, tries, resolved_at from ("
+            "select n.notification_id, event, subject, facts, raised_at, target, tries, resolved_at,"
+            " row_number() over (partition by target order by n.notification_id) as place"
             " from notification_sends s"
             " inner join notifications n on n.notification_id = s.notification_id"
-            " where n.route = :route and next_try_at <= :now order by n.notification_id, target limit :limit"
+            " where n.route = :route and next_try_at <= :now) of_target"
+            " where place <= :limit order by notification_id, target"
         ),
         {"route": route, "now": now, "limit": limit},
     ).all()
@@ -323,9 +327,17 @@ def failed(ledger: Ledger, pending: Sequence[Pending], problem: str, now: dateti
 
 
 def needs_airflow(ledger: Ledger, pending: Sequence[Pending], now: datetime) -> None:
-    """They can be told only from elsewhere: as if nobody had tried."""
+    """They can be told only from elsewhere: as if nobody had tried, until they are no news any more."""
+    failed(
+        ledger,
+        [one for one in pending if now - one.raised_at >= GIVE_UP],
+        "no task of Airflow came by, which alone can tell it",
+        now,
+    )
     with ledger.write() as connection:
         for one in pending:
+            if now - one.raised_at >= GIVE_UP:
+                continue
             connection.execute(
                 sql(
                     "update notification_sends set tries = :tries, next_try_at = :now"

@@ -342,7 +342,7 @@ def begin_anew(
         tx.execute(
             sql(
                 "update breakers set stage = :stage, period = period + 1, allowed = :allowed, cool_down_until = null,"
-                f" reason = :reason, stage_at = :now, began_at = :now, stage_slice = {NEWEST_OF_ROUTE},"
+                f" trips = 0, reason = :reason, stage_at = :now, began_at = :now, stage_slice = {NEWEST_OF_ROUTE},"
                 f" began_slice = {NEWEST_OF_ROUTE} where route = :route and {which}"
             ),
             {**(values or {}), "stage": stage, "allowed": allowed, "reason": reason},

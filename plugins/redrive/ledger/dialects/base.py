@@ -210,6 +210,10 @@ class Dialect(ABC):
         """Run ``statement``, in which neither a colon nor a percent sign means anything but itself."""
 
     @abstractmethod
+    def lacks_reviewers(self, connection: Connection) -> bool:
+        """Whether it has roles, and the one of reviewers is not among them."""
+
+    @abstractmethod
     def replace_views(self, connection: Connection, statements: Sequence[str]) -> bool:
         """Run ``statements`` with each view replaced in place, so that what people built on it stays; False where that
         isn't possible, and nothing has changed."""

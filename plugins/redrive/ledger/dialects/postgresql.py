@@ -245,6 +245,9 @@ class Postgresql(Dialect):
     def as_it_is(self, connection: Connection, statement: str) -> None:
         connection.exec_driver_sql(statement.replace("%", "%%"))  # psycopg reads a percent sign as a parameter
 
+    def lacks_reviewers(self, connection: Connection) -> bool:
+        return connection.exec_driver_sql("select to_regrole('redrive_reviewer') is null").scalar_one() is True
+
     def replace_views(self, connection: Connection, statements: Sequence[str]) -> bool:
         try:
             with connection.begin_nested():

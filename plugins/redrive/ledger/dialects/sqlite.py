@@ -170,6 +170,9 @@ class Sqlite(Dialect):
     def as_it_is(self, connection: Connection, statement: str) -> None:
         connection.exec_driver_sql(statement)
 
+    def lacks_reviewers(self, connection: Connection) -> bool:  # noqa: ARG002
+        return False
+
     def replace_views(self, connection: Connection, statements: Sequence[str]) -> bool:  # noqa: ARG002
         return False
 
