@@ -91,8 +91,9 @@ SECTIONS: Final = (
     Section(
         "growth",
         "A year of finished messages",
-        "Two runs of 20,000 new messages, every page and `status`, on a ledger that holds the last two weeks and on "
-        "one that holds a year. A ratio is computing time after to before, of PostgreSQL with its server's.",
+        "Runs of 20,000 new messages, every page and `status`, in turns on a ledger that holds the last two weeks and "
+        "on one that holds a year. A ratio is computing time after to before, each the least of several times, of "
+        "PostgreSQL with its server's.",
         (("--messages", "5000000"), (*POSTGRESQL, "--messages", "5000000")),
     ),
     Section(
