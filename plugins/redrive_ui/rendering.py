@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from redrive.classification.causes import Cause
+from redrive.policy import gates
 from redrive_ui import charts, filters, formatting
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Templates:
             self._env.filters[name] = getattr(formatting, name)
         self._env.globals["causes"] = [cause.value for cause in Cause]
         self._env.globals["statuses"] = list(filters.STATUSES)
+        self._env.globals["limited_stages"] = gates.LIMITED
         self._env.globals["sparkline"] = charts.sparkline
 
     def render(self, name: str, at: "RequestContext", **context: Any) -> Response:

@@ -256,6 +256,18 @@ def test_the_page_says_of_a_route_what_status_says_of_it(both: Site) -> None:
     assert "orders is not in the configuration, so nobody carries this out" in page
 
 
+def test_a_destination_that_is_tried_again_says_how_many_of_its_few_went(both: Site) -> None:
+    both.change(
+        "insert into breakers (route, destination, stage, allowed, stage_at, began_at, reason) values ('orders',"
+        " 'orders', 'half_open', 20, :now, :now, 'Its cool-down is over')",
+        now=seeding.NOW,
+    )
+    waiting = both.value("select count(*) from messages where state = 'waiting' and destination = 'orders'")
+    page = text_of(both.page("/routes/orders"))
+    assert f"orders half open {waiting} 0 / 0 0 of 20 sent Its cool-down is over" in page
+    assert "destination stopped" in text_of(both.page("/"))
+
+
 @pytest.mark.server
 def test_every_page_works_on_postgresql(make_site: Callable[..., Site], postgres_database: str) -> None:
     site = make_site(postgres_database)
