@@ -57,6 +57,7 @@ class Filter:
     decided_by: str = ""
     decided_at: str = ""  # exactly then: what was decided together
     above: str = ""  # only later escalations: texts are not looked for in endless tables
+    masked_above: str = ""  # the same, on the routes whose texts are masked in part: of those fewer are looked at
     failures: tuple[str, ...] = ()  # route~group, or route~NO_GROUP
     ids: tuple[int, ...] = ()
     #: What matches on the routes whose texts are masked in part; text and header count for these of the others alone.
@@ -89,8 +90,9 @@ class Filter:
         if self.cause and self.cause not in set(Cause):
             raise BadFilter("cause: not one of the eighteen")
         check_times(self.past, self.since, self.until, self.zone)
-        if self.above:
-            whole_number("above", self.above)
+        for name in ("above", "masked_above"):
+            if value := getattr(self, name):
+                whole_number(name, value)
         if self.group and self.group != NO_GROUP:
             whole_number("group", self.group)
         if self.header and not self.header.partition("=")[2]:

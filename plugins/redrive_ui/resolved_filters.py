@@ -41,7 +41,10 @@ def resolve(
     up_to: int = (1 << 63) - 1,
 ) -> Filter:
     """``chosen`` as it is carried out: relative times made absolute, a search for texts bounded to the newest rows
-    where many have its status, and nothing found by what its routes mask."""
+    where many have its status, and nothing found by what its routes mask.
+
+    How far back it looked is in what it returns: resolved again, later, it finds nothing older.
+    """
     chosen = replace(chosen.resolved(now), unmasked=None, few=_few(connection, chosen, readable))
     if not (chosen.text or chosen.header):
         return chosen
@@ -61,13 +64,18 @@ def resolve(
     if not masking:
         return chosen
     where, values = chosen.where(masking, dialect_of(connection))
+    floor = int(chosen.masked_above or 0)
     rows = rows_of(
         connection,
         "select escalation_id, route, coalesce(error_text, reason) as said from escalated_messages"
-        f" where {where} and escalation_id <= :up_to order by escalation_id desc limit {LOOK_MASKED}",
+        f" where {where} and escalation_id <= :up_to and escalation_id > :masked_above"
+        f" order by escalation_id desc limit {LOOK_MASKED}",
         up_to=up_to,
+        masked_above=floor,
         **values,
     )
+    if len(rows) == LOOK_MASKED:  # else what is decided meanwhile would make room for what nobody has seen
+        floor = rows[-1]["escalation_id"] - 1
     seen: dict[tuple[str, str], bool] = {}
     found = []
     for row in rows:
@@ -79,4 +87,4 @@ def resolve(
             seen[one] = chosen.text.lower() in mask(one[1]).lower()
         if seen[one]:
             found.append(row["escalation_id"])
-    return replace(chosen, unmasked=(masking, tuple(found)))
+    return replace(chosen, masked_above=str(floor), unmasked=(masking, tuple(found)))

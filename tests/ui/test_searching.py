@@ -1,5 +1,6 @@
 """One search: what it finds in every state, what it suggests, how far it looks, and what nobody finds out by it."""
 
+import html
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -8,10 +9,11 @@ from urllib.parse import quote
 
 import pytest
 
-from redrive_ui import searching
+from redrive_ui import resolved_filters, searching
 from tests import blank
 from tests.ui import seeding
 from tests.ui.conftest import Site
+from tests.ui.test_deciding import order_of
 from tests.ui.test_pages import text_of
 
 FIRST = 1 << 20
@@ -196,6 +198,35 @@ class TestMasked:
         for text, count in (("kim", 0), ("berlin", 1)):
             told = site.decide("discard", filter={"route": "orders", "text": text}).json()
             assert told["count"] == count
+
+    def test_a_decision_is_about_nothing_older_than_its_preview_looked_at(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What somebody else decides meanwhile makes no room for what nobody has seen."""
+        for number in range(50, 56):
+            seeding.escalate(site.ledger, number, f"no stock in Berlin: {number}", "{}")
+        mask(site, "email")
+        monkeypatch.setattr(resolved_filters, "LOOK_MASKED", 3)
+        (offered,) = re.findall(r'href="/redrive(/decide[^"]*discard[^"]*)"', site.page("/messages?text=in+Berlin"))
+        for path in ("/decide?action=discard&text=in+Berlin", html.unescape(offered)):
+            order = order_of(site.page(path))
+            assert order["expected"] == 3
+        site.change("update escalated_messages set decision = 'redeliver', decided_by = 'ben' where message_id = 55")
+        assert site.decide(order.pop("action"), **order).json()["count"] == 2
+        decided = site.rows("select message_id from escalated_messages where decision = 'discard' order by 1")
+        assert decided == [(53,), (54,)]
+
+    def test_nor_where_the_newest_that_it_looked_at_do_not_show_the_text(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for number in range(50, 56):
+            text = "an example of a fault" if number < 53 else "no mail to kim@example.org"
+            seeding.escalate(site.ledger, number, text, "{}")
+        mask(site, "email")
+        monkeypatch.setattr(resolved_filters, "LOOK_MASKED", 4)
+        order = order_of(site.page("/decide?action=discard&text=example"))
+        assert (order["expected"], site.decide(order.pop("action"), **order).json()["count"]) == (1, 1)
+        assert site.rows("select message_id from escalated_messages where decision = 'discard'") == [(52,)]
 
     def test_other_routes_are_looked_for_as_before(self, site: Site) -> None:
         plain = site.value(
