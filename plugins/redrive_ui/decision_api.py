@@ -112,7 +112,7 @@ def _decide(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     narrowed = given.get("filter")
     if not isinstance(narrowed, dict):
         raise Refused(400, "filter: an object")
-    chosen = filter_for(action, Filter.read(narrowed))
+    chosen = filter_for(action, Filter.read_strictly(narrowed))
     named = _routes_in(given)
     if not (chosen.route or chosen.ids or chosen.failures or named):
         raise Refused(
@@ -194,7 +194,7 @@ def _check_correction(ctx: RequestContext, given: dict[str, Any]) -> dict[str, A
     narrowed, correction = given.get("filter"), _correction_in(given)
     if correction is None or not isinstance(narrowed, dict):
         raise Refused(400, "corrected_body, a text, or corrected_headers, an object; and filter, an object")
-    chosen = filter_for("edit", Filter.read(narrowed))
+    chosen = filter_for("edit", Filter.read_strictly(narrowed))
     by, up_to = ctx.person.name, (1 << 63) - 1
     with ctx.read() as connection:
         chosen = ctx.resolve(connection, chosen)

@@ -84,6 +84,18 @@ class Filter:
         found._check()
         return found
 
+    @classmethod
+    def read_strictly(cls, given: Mapping[str, Any]) -> "Filter":
+        """As :meth:`read`, of somebody who means each field that they name: one that is unknown or empty is refused,
+        for without it more would match."""
+        known = {one.name for one in _written(cls)}
+        for name, raw in given.items():
+            if name not in known:
+                raise BadFilter(f"filter: there is no field {name[:100]!r}")
+            if raw in (None, []) or (isinstance(raw, str) and not raw.strip()):
+                raise BadFilter(f"{name}: empty, so it would choose everything; leave it out if that is meant")
+        return cls.read(given)
+
     def _check(self) -> None:
         if self.status not in STATUSES:
             raise BadFilter(f"status: one of {', '.join(STATUSES)}")

@@ -141,6 +141,27 @@ def test_only_routes_that_are_named_are_decided(site: Site) -> None:
         assert "routes: name those that the preview showed" in refused.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *((name, empty) for name in ("group", "text", "status") for empty in ("", "  ", None)),
+        *(("ids", empty) for empty in ([], None, "")), *(("failures", empty) for empty in ([], None, "")),
+        ("groups", "7"), ("Group", "7"), ("few", True), ("unmasked", []), ("message_id", 7),
+    ],
+)  # fmt: skip
+def test_a_field_that_narrows_nothing_is_refused_and_not_taken_for_everything(
+    site: Site, field: str, value: Any
+) -> None:
+    narrowed = {"route": "orders", field: value}
+    for answer in (
+        site.decide("discard", filter=narrowed),
+        site.post("/api/corrections", filter=narrowed, corrected_body="{}"),
+    ):
+        assert answer.status_code == 400
+        assert field in answer.json()["detail"]
+    assert site.value("select count(*) from escalated_messages where decision is not null") == 0
+
+
 def test_a_filter_decides_what_it_shows_and_no_more(site: Site) -> None:
     query = "route=orders&cause=missing_data&header=tenant%3Dblue&until=2026-11-15"
     expected = site.value(
