@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from redrive import corrections
 from redrive.corrections import Bounds, Correction, Original
+from redrive.errors import LedgerUnavailable
 from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.predicates import IN_REVIEW, listed
@@ -229,6 +230,14 @@ def faster(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A decision as it was taken."""
+
+    count: int  # messages
+    stopped: bool = False  # the ledger could not take the rest
+
+
 def decide(
     ledger: Ledger,
     action: str,
@@ -241,14 +250,16 @@ def decide(
     at: datetime,
     correction: Correction | None = None,
     seen: str | None = None,
-) -> int:
-    """Carry ``action`` out on what matches, belongs to ``allowed`` routes and was there at the preview; how many.
+) -> Taken:
+    """Carry ``action`` out on what matches, belongs to ``allowed`` routes and was there at the preview.
     ``seen``: and is as the preview saw it. None: nobody has looked, whatever it is.
 
     All of it was decided ``at`` one moment, by which it can be found again.
 
     Works in chunks, each its own transaction: a person who decides about 100,000 messages does not lock out the rest.
     What somebody else decided meanwhile is left alone, and so is what changed and matches again, or only now.
+    Where the ledger can't take a chunk, those before it stay decided; :class:`~redrive.errors.LedgerUnavailable` is
+    raised only if nothing was.
     """
     where, values = _matching(action, chosen, allowed, by, ledger.dialect)
     set_, given = _assignments(action, by=by, note=note, at=at, correction=correction)
@@ -256,30 +267,33 @@ def decide(
     given |= {} if seen is None else {"seen": seen}
     total, last = 0, -1
     while True:
-        with ledger.write() as connection:
-            ids = [
-                row["escalation_id"]
-                for row in rows_of(
-                    connection,
-                    f"select escalation_id from escalated_messages where {where} and escalation_id <= :up_to"
-                    f" and escalation_id > :last order by escalation_id limit {CHUNK}" + ledger.dialect.for_update,
-                    up_to=up_to,
-                    last=last,
-                    **values,
-                )
-            ]
-            if not ids:
-                return total
-            total += int(
-                connection.execute(
+        try:
+            with ledger.write() as connection:
+                ids = [
+                    row["escalation_id"]
+                    for row in rows_of(
+                        connection,
+                        f"select escalation_id from escalated_messages where {where} and escalation_id <= :up_to"
+                        f" and escalation_id > :last order by escalation_id limit {CHUNK}" + ledger.dialect.for_update,
+                        up_to=up_to,
+                        last=last,
+                        **values,
+                    )
+                ]
+                if not ids:
+                    return Taken(total)
+                changed = connection.execute(
                     sql(
                         f"update escalated_messages set {set_} where {where} and escalation_id <= :newest"
                         f" and escalation_id > :last{as_seen}"
                     ),
                     {**values, **given, "newest": ids[-1], "last": last},
                 ).rowcount
-            )
-        last = ids[-1]
+        except LedgerUnavailable:
+            if not total:
+                raise
+            return Taken(total, stopped=True)
+        total, last = total + int(changed), ids[-1]
 
 
 def _matching(

@@ -51,6 +51,7 @@ async def decide(request: Request, person: Annotated[Person, Depends(person_of)]
 
     ``at`` is when it was decided, by which all of it is found again, to see what became of it or to undo it. With what
     a preview showed (``expected``, ``since``) the answer says who was ``faster``, where less than that was decided.
+    ``stopped``: the ledger could not take the rest.
     """
     return await answered(request, person, _decide)
 
@@ -130,7 +131,7 @@ def _decide(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
         found, correction = _corrected(ctx, chosen, routes, correction, up_to, restore=given.get("restore") is True)
         # What was held against this message, and has its masked values, is no other one's.
         chosen = replace(chosen, ids=(found.escalation_id if found is not None else NO_QUESTION,))
-    count = (
+    taken = (
         bulk_decisions.decide(
             ctx.ledger,
             action,
@@ -144,11 +145,18 @@ def _decide(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
             seen=seen,
         )
         if routes
-        else 0
+        else bulk_decisions.Taken(0)
     )
+    count, stopped = taken.count, taken.stopped and (expected is None or taken.count < expected)
     found_by = {"at": ctx.now.isoformat()} if count and action in bulk_decisions.DECISIONS else {}
-    told = {"action": action, "count": count, "by": by, **found_by}
-    if expected is None or count >= expected or previewed is None:
+    told: dict[str, Any] = {
+        "action": action,
+        "count": count,
+        "by": by,
+        **found_by,
+        **({"stopped": True} if stopped else {}),
+    }
+    if stopped or expected is None or count >= expected or previewed is None:
         return told
     with ctx.read() as connection:
         others = bulk_decisions.faster(connection, chosen, readable, by=by, up_to=up_to, since=previewed)
@@ -256,10 +264,10 @@ def _change_issues(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]
     comment = text_in("comment", given.get("comment", ""), _MAX_NOTE)
     if not changes and not comment:
         raise Refused(400, "nothing to say: give a status, an owner, a ticket or a comment")
-    by, count = ctx.person.name, 0
+    by = ctx.person.name
     if changes:
-        count = issues.change(ctx.ledger, chosen, by=by, now=ctx.now, changes=changes)
-    if comment:
+        count = issues.change(ctx.ledger, chosen, by=by, now=ctx.now, changes=changes, text=comment)
+    else:
         count = issues.comment(ctx.ledger, chosen, by=by, now=ctx.now, text=comment)
     return {"count": count, "by": by}
 

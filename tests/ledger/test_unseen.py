@@ -49,7 +49,7 @@ def confirm(workshop: Workshop, shown: Preview, chosen: Filter, by: str, note: s
         up_to=shown.up_to,
         seen=shown.seen,
         at=workshop.now(),
-    )
+    ).count
 
 
 def say(workshop: Workshop, choice: Choice, found: Open, decision: str = "discard") -> int:

@@ -3,13 +3,17 @@
 import html
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from sqlalchemy.engine import Connection
 
+from redrive.errors import LedgerBusy
+from redrive.ledger.engine import Ledger
 from redrive_ui import bulk_decisions, request_context
 from tests.ui import seeding
 from tests.ui.conftest import Site
@@ -185,6 +189,34 @@ def test_large_decisions_are_made_in_portions(site: Site, monkeypatch: Any) -> N
     monkeypatch.setattr("redrive_ui.bulk_decisions.CHUNK", 7)
     expected = site.value("select count(*) from escalated_messages where route = 'orders'")
     assert site.decide("discard").json()["count"] == expected
+
+
+def test_what_was_written_before_the_ledger_could_take_no_more_is_told(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = order_of(site.page("/decide?route=orders&action=discard"))
+    write, begun = Ledger.write, list[Ledger]()
+
+    @contextmanager
+    def busy(ledger: Ledger) -> Iterator[Connection]:
+        begun.append(ledger)
+        if len(begun) == 3:
+            raise LedgerBusy("locked")
+        with write(ledger) as connection:
+            yield connection
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bulk_decisions, "CHUNK", 7)
+        patched.setattr(Ledger, "write", busy)
+        answer = site.decide(**order)
+    told = answer.json()
+    assert (answer.status_code, told["count"], told["stopped"]) == (200, 14, True)
+    assert site.value("select count(*) from escalated_messages where decision = 'discard'") == 14
+    result = site.page(f"/results?decided_by={quote(told['by'])}&decided_at={quote(told['at'])}")
+    assert "14 messages decided by you" in result
+    rest = site.decide(**order).json()
+    assert rest["count"] == order["expected"] - 14
+    assert "stopped" not in rest
 
 
 def test_a_message_is_edited(site: Site) -> None:

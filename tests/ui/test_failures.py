@@ -3,6 +3,7 @@
 import html
 import re
 from datetime import timedelta
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -141,6 +142,18 @@ class TestFailures:
         assert "asked <b>billing</b>" in page
         site.change("update failure_issues set ignored_until_at = status_at where group_id = 2")
         assert "orders/2" in at("waiting")
+
+    def test_what_is_said_at_once_is_kept_or_refused_at_once(self, site: Site) -> None:
+        said: dict[str, Any] = {"failures": ["orders~1", "orders~2"], "owner": "ben", "comment": "asked billing"}
+        site.change(
+            "create trigger too_late before insert on issue_comments begin select raise(abort, 'too late'); end"
+        )
+        assert site.post("/api/issues", **said).status_code == 409
+        assert site.rows("select * from failure_issues") == []
+        site.change("drop trigger too_late")
+        assert site.post("/api/issues", **said).json()["count"] == 2
+        kept = site.rows("select owner, text from failure_issues inner join issue_comments using (route, group_id)")
+        assert kept == [("ben", "asked billing")] * 2
 
     def test_that_were_decided_say_how_far_that_has_come(self, site: Site) -> None:
         at = site.decide("redeliver", filter={"failures": ["orders~1"]}).json()["at"]

@@ -544,7 +544,7 @@ class TestOneMessageThatIsCorrected:
         seeding.escalate(site.ledger, 7, "KeyError: uniquely", '{"order": 7}')
         decide = bulk_decisions.decide
 
-        def later(*arguments: Any, **named: Any) -> int:
+        def later(*arguments: Any, **named: Any) -> bulk_decisions.Taken:
             seeding.escalate(site.ledger, 9, "KeyError: uniquely", '{"order": 9}')
             return decide(*arguments, **named)
 

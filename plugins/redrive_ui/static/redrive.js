@@ -189,11 +189,14 @@ async function decide(event) {
     const told = await post(form.dataset.endpoint, order);
     const number = (n) => n.toLocaleString("en");
     const messages = told.count === 1 ? "1 message" : `${number(told.count)} messages`;
-    if (told.expected > told.count) { // what the preview showed is more than what was left
-      const others = told.faster.map((one) => `${one.by} (${one.decision}, ${number(one.count)})`).join(", ");
+    const fewer = told.stopped || told.expected > told.count;
+    if (fewer) { // what the preview showed is more than what was left, or than what could be written
+      const others = (told.faster ?? []).map((one) => `${one.by} (${one.decision}, ${number(one.count)})`).join(", ");
+      const all = order.expected === undefined ? "" : ` of ${number(order.expected)}`;
+      const rest = told.stopped ? "the rest could not be written now, so open this page again for it"
+        : others ? `${others} was faster` : "the rest was taken up or changed meanwhile";
       answer.classList.add("bad-text");
-      answer.textContent = `${told.count ? `Only ${messages} of ${number(told.expected)}` : `None of ${number(told.expected)} messages`}`
-        + ` could be decided: ${others ? `${others} was faster` : "the rest was taken up or changed meanwhile"}.`
+      answer.textContent = `${told.count ? `Only ${messages}${all}` : `None${all} messages`} could be decided: ${rest}.`
         + `${told.count ? ` These were: ${told.action}, signed ${told.by}.` : ""}`;
     } else {
       answer.classList.add("good-text");
@@ -206,7 +209,7 @@ async function decide(event) {
       link.href = `${form.dataset.result}?${where}`;
       link.textContent = "See what becomes of it";
       answer.append(" ", link);
-      if (!(told.expected > told.count)) {
+      if (!fewer) {
         window.location.assign(link.href);
       }
     } else if (form.dataset.undo !== undefined) {

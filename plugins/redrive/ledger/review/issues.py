@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.transactions import Transaction
 from redrive.lifecycle import IssueStatus
 
 #: What of an issue can be changed.
@@ -16,9 +17,16 @@ FIELDS: Final = ("status", "owner", "ticket", "ignored_until_at")
 
 
 def change(
-    ledger: Ledger, failures: Iterable[tuple[str, int]], *, by: str, now: datetime, changes: Mapping[str, Any]
+    ledger: Ledger,
+    failures: Iterable[tuple[str, int]],
+    *,
+    by: str,
+    now: datetime,
+    changes: Mapping[str, Any],
+    text: str = "",
 ) -> int:
-    """Change what is said about these failures (route, group); only what ``changes`` names, of :data:`FIELDS`.
+    """Change what is said about these failures (route, group); only what ``changes`` names, of :data:`FIELDS`. With
+    ``text``, say that about them too: both or nothing.
 
     With another status than ignored it is ignored no longer. Groups that the ledger doesn't know are left out; returns
     how many were changed.
@@ -38,26 +46,34 @@ def change(
         " written_by = excluded.written_by, written_at = excluded.written_at"
         + (", status_at = excluded.status_at" if "status" in given else "")
     )
+    chosen = sorted(set(failures))
     with ledger.by(by, now) as tx:
-        return sum(
+        changed = sum(
             tx.execute(
                 statement,
                 {"of_route": route, "group_id": group_id, **{f"new_{name}": value for name, value in given.items()}},
             ).rowcount
-            for route, group_id in sorted(set(failures))
+            for route, group_id in chosen
         )
+        if text:
+            _comment(tx, chosen, text)
+        return changed
 
 
 def comment(ledger: Ledger, failures: Iterable[tuple[str, int]], *, by: str, now: datetime, text: str) -> int:
     """Say something about these failures (route, group); groups that the ledger doesn't know are left out."""
     with ledger.by(by, now) as tx:
-        return sum(
-            tx.execute(
-                sql(
-                    "insert into issue_comments (route, group_id, written_by, written_at, text)"
-                    " select :of_route, group_id, :actor, :now, :text from failure_groups where group_id = :group_id"
-                ),
-                {"of_route": route, "group_id": group_id, "text": text},
-            ).rowcount
-            for route, group_id in sorted(set(failures))
-        )
+        return _comment(tx, sorted(set(failures)), text)
+
+
+def _comment(tx: Transaction, failures: Iterable[tuple[str, int]], text: str) -> int:
+    return sum(
+        tx.execute(
+            sql(
+                "insert into issue_comments (route, group_id, written_by, written_at, text)"
+                " select :of_route, group_id, :actor, :now, :text from failure_groups where group_id = :group_id"
+            ),
+            {"of_route": route, "group_id": group_id, "text": text},
+        ).rowcount
+        for route, group_id in failures
+    )
