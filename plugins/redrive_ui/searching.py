@@ -3,6 +3,8 @@
 Ids, the beginning of a business key and of a field that the route declares (``search``) are found by an index, at any
 age. Parts of words are looked for in the newest messages alone, and the page says how far back that was. Whatever is
 masked for people is not found either: what the database offers is looked at as it would be shown.
+
+Of several terms the first of :data:`_TERMS` finds messages, in one way or another, and each other one is a condition.
 """
 
 import json
@@ -12,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from redrive.ledger.dialects import dialect_of
+from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.message import index_key
 from redrive.redaction import Redactor
 from redrive_ui import message_queries, recent
@@ -25,6 +27,8 @@ from redrive_ui.search_request import STATES, Search
 LOOK_TEXTS = 20_000
 #: So many rows of an index are looked at.
 LOOK_INDEX = 5_000
+#: The fields of a :class:`Search` that find messages.
+_TERMS = ("word", "key", "field", "header", "text")
 
 
 class Found(NamedTuple):
@@ -50,7 +54,7 @@ def search(
         return _newest(connection, asked, readable, now, after)
     looking = _SearchRun(connection, asked, readable, redactor, now)
     for found_by, ids in looking.ways():
-        for one in ids:
+        for one in looking.narrowed(ids):
             looking.found.setdefault(one, found_by)
         if len(looking.found) > PAGE:
             break
@@ -60,6 +64,42 @@ def search(
     for row in rows:
         row["found_by"] = looking.found[row["message_id"]]
     return Found(rows[:PAGE], len(rows) > PAGE, looking.told, None)
+
+
+class _Texts(NamedTuple):
+    """What a question to people shows: in what went wrong, or in a header."""
+
+    text: str = ""
+    header: str = ""  # a part of its value
+    header_name: str = ""  # of any name, where there is none
+
+    @classmethod
+    def of_header(cls, header: str) -> "_Texts":
+        name, _, value = header.rpartition("=")
+        return cls(header=value, header_name=name)
+
+    def condition(self, dialect: Dialect, table: str) -> tuple[str, dict[str, str]]:
+        """SQL that is true of each row of ``table`` that shows it, and of others; and its parameters."""
+        likes, values = [], dict[str, str]()
+        if self.text:
+            likes.append(dialect.contains(f"coalesce({table}.error_text, {table}.reason)", f":{table}_text"))
+            values[f"{table}_text"] = "%" + escaped(self.text) + "%"
+        if self.header:  # as JSON has it
+            likes.append(dialect.contains(f"{table}.headers", f":{table}_headers"))
+            values[f"{table}_headers"] = "%" + escaped(json.dumps(self.header)[1:-1]) + "%"
+        return f"({' or '.join(likes) or '1 = 0'})", values
+
+    def columns(self, table: str) -> str:
+        """The columns of a row for :meth:`shown`."""
+        headers = f"{table}.headers" if self.header else "null as headers"
+        said = f"substr(coalesce({table}.error_text, {table}.reason), 1, 20000) as said"
+        return f"{table}.message_id, {table}.route, {said}, {headers}"
+
+    def shown(self, row: Row, mask: Redactor) -> bool:
+        """Whether it is in a row as people see it."""
+        return bool(self.text and self.text.lower() in mask(row["said"] or "").lower()) or _in_headers(
+            mask, row["headers"], self.header_name, self.header
+        )
 
 
 class _SearchRun:
@@ -82,35 +122,79 @@ class _SearchRun:
         self._here, _ = routes_in(routes)
         # Of what an index knows: what others have there is neither counted nor in the way.
         self._of_routes, self._names = routes_in(routes, self._dialect.off_index("messages.route"))
+        self._leading, *others = (one for one in _TERMS if getattr(asked, one))
+        #: Each takes messages that may match one of the others, and gives those that do, as people see them.
+        self._shown: list[Callable[[list[int]], list[int]]] = []
+        for one in others:
+            self._narrow(one)
+        self._most = LOOK_MASKED if self._shown else PAGE
 
     def ways(self) -> Iterator[tuple[str, Iterable[int]]]:
-        """How it was found, and the messages, way by way; what an index knows comes first."""
+        """How it was found, and the messages that may match, way by way; what an index knows comes first."""
         asked = self._asked
-        if asked.key:
-            yield "key", self._keys(asked.key)
-            yield "beginning of the key", self._keys_that_begin(asked.key)
-        elif asked.field:
-            selector, _, value = asked.field.rpartition("=")
-            yield _said(selector), self._fields_that_begin(value, selector)
-        elif asked.word:
-            yield "id", self._ids(asked.word)
-            yield "key", self._keys(asked.word)
-            yield "beginning of the key", self._keys_that_begin(asked.word)
-            yield "field", self._fields_that_begin(asked.word)
-        if asked.header:
-            yield "header", self._in_texts(header=asked.header)
-        if asked.text:
-            yield "what went wrong", self._in_texts(text=asked.text)
-        if asked.word:
-            yield "part of the key", self._parts(asked.word)
-            yield "text", self._in_texts(text=asked.word, any_header=asked.word)
+        match self._leading:
+            case "word":
+                yield "id", self._ids(asked.word)
+                yield "key", self._keys(asked.word)
+                yield "beginning of the key", self._keys_that_begin(asked.word)
+                yield "field", self._fields_that_begin(asked.word)
+                yield "part of the key", self._parts(asked.word)
+                yield "text", self._in_texts(_Texts(text=asked.word, header=asked.word))
+            case "key":
+                yield "key", self._keys(asked.key)
+                yield "beginning of the key", self._keys_that_begin(asked.key)
+            case "field":
+                selector, _, value = asked.field.rpartition("=")
+                yield _said(selector), self._fields_that_begin(value, selector)
+            case "header":
+                yield "header", self._in_texts(_Texts.of_header(asked.header))
+            case "text":
+                yield "what went wrong", self._in_texts(_Texts(text=asked.text))
+
+    def narrowed(self, ids: Iterable[int]) -> list[int]:
+        """Those of what :meth:`ways` tells that match the other terms too, as people see them."""
+        found = list(ids)
+        for shown in self._shown:
+            found = shown(found)
+        return found
+
+    def _narrow(self, name: str) -> None:
+        """Let this term be a condition. It is asked of each message that another one finds: joined with it, PostgreSQL
+        may read all there are."""
+        asked, dialect = self._asked, self._dialect
+        match name:
+            case "key":
+                condition = dialect.begins(dialect.in_row("messages.message_key"), ":key_low", ":key_high")
+                values = {"key_low": asked.key, "key_high": f"{asked.key}{_LAST}"}
+            case "field":
+                selector, _, value = asked.field.rpartition("=")
+                word = value.lower()
+                begins = dialect.begins(dialect.in_row("named.value"), ":named_low", ":named_high")
+                condition = (
+                    "(select count(*) from message_fields named where named.message_id = messages.message_id"
+                    f" and {begins}{' and named.field = :named_field' if selector else ''}) > 0"
+                )
+                values = {"named_low": word, "named_high": f"{word}{_LAST}"}
+                values |= {"named_field": selector} if selector else {}
+                self._shown.append(lambda ids: self._that_may_be_seen(ids, word, selector))
+            case _:
+                texts = _Texts.of_header(asked.header) if name == "header" else _Texts(text=asked.text)
+                table = f"with_{name}"
+                inside, values = texts.condition(dialect, table)
+                condition = (
+                    f"(select count(*) from escalated_messages {table} where {table}.message_id = messages.message_id"
+                    f" and {inside}) > 0"
+                )
+                self._shown.append(lambda ids: self._that_show(ids, texts))
+        self._where += f" and {condition}"
+        self._values |= values
 
     def _of(self, inner: str, **values: Any) -> list[int]:
-        """Of the messages of ``inner`` the newest that are asked for."""
+        """Of the messages of ``inner`` the newest that may match."""
         rows = rows_of(
             self._connection,
             f"select messages.message_id from messages where {self._dialect.few('messages.message_id', inner)}"
-            f" and {self._where} order by messages.message_id desc limit {PAGE + 1}",
+            f" and {self._where} order by messages.message_id desc limit {self._most + 1}",
             **values,
             **self._values,
         )
@@ -141,13 +225,13 @@ class _SearchRun:
         of_routes = "message_fields inner join messages on messages.message_id = message_fields.message_id"
         told = len(self.told)
         found = self._by_index(of_routes, "message_fields.value", f"field begins with {word}", word.lower(), selector)
-        seen = self._that_may_be_seen(found, word.lower())
+        seen = self._that_may_be_seen(found, word.lower(), selector)
         if not seen:  # nor is it told how many there are of what is masked
             del self.told[told:]
         return seen
 
     def _by_index(self, table: str, column: str, what: str, word: str, selector: str = "") -> list[int]:
-        values = {"low": word, "high": f"{word}\U0010ffff"} | ({"field": selector} if selector else {})
+        values = {"low": word, "high": f"{word}{_LAST}"} | ({"field": selector} if selector else {})
         condition = self._dialect.begins(column, ":low", ":high") + (" and field = :field" if selector else "")
         # In the order of the index: where many begin so, PostgreSQL would read rows as they lie until it has enough.
         inner = (
@@ -155,15 +239,16 @@ class _SearchRun:
             f" order by {self._dialect.by_beginning(column)} limit {LOOK_INDEX}"
         )
         found = self._of(inner, **values)
-        if len(found) <= PAGE:
+        if self._shown or len(found) <= PAGE:
             counted = f"select count(*) as n from ({inner}) as inside"
             (row,) = rows_of(self._connection, counted, **values, **self._names)
             if row["n"] == LOOK_INDEX:
                 self.told.append(f"Of the messages whose {what[:80]} {LOOK_INDEX:,} were looked at: write more of it.")
         return found
 
-    def _that_may_be_seen(self, ids: list[int], word: str) -> list[int]:
-        """Those of ``ids`` whose field may still be seen: what a route masks may have been kept before it did."""
+    def _that_may_be_seen(self, ids: list[int], word: str, selector: str = "") -> list[int]:
+        """Those of ``ids`` whose field (any, or that of ``selector``) may still be seen: what a route masks may have
+        been kept before it did."""
         if not ids:
             return []
         rows = rows_of(
@@ -176,7 +261,9 @@ class _SearchRun:
             {
                 row["message_id"]
                 for row in rows
-                if word in row["value"] and self._redactor(row["route"]).shows(row["field"], row["value"])
+                if word in row["value"]
+                and selector in ("", row["field"])
+                and self._redactor(row["route"]).shows(row["field"], row["value"])
             },
             reverse=True,
         )
@@ -204,24 +291,15 @@ class _SearchRun:
             )
         return [*by_key, *self._that_may_be_seen(by_field, word.lower())]
 
-    def _in_texts(self, *, text: str = "", header: str = "", any_header: str = "") -> list[int]:
-        """Of the newest questions to people those that show it in what went wrong, or in a header."""
+    def _in_texts(self, texts: _Texts) -> list[int]:
+        """Of the newest questions to people those that show it."""
         newest = message_queries.newest_question(self._connection)
-        name, _, named = header.rpartition("=")
-        likes, values = [], dict[str, Any]()
-        if text:
-            likes.append(self._dialect.contains("coalesce(error_text, asked.reason)", ":in_text"))
-            values["in_text"] = "%" + escaped(text) + "%"
-        for word in (named, any_header):
-            if word:  # as JSON has it
-                likes.append(self._dialect.contains("headers", ":in_headers"))
-                values["in_headers"] = "%" + escaped(json.dumps(word)[1:-1]) + "%"
+        condition, values = texts.condition(self._dialect, "asked")
         rows = rows_of(
             self._connection,
-            "select asked.message_id, asked.route, substr(coalesce(asked.error_text, asked.reason), 1, 20000) as said,"
-            f" {'headers' if header or any_header else 'null as headers'} from escalated_messages asked inner join"
-            " messages on messages.message_id = asked.message_id where asked.escalation_id > :floor and"
-            f" ({' or '.join(likes)}) and {self._where} order by asked.escalation_id desc limit {LOOK_MASKED}",
+            f"select {texts.columns('asked')} from escalated_messages asked inner join messages on messages.message_id"
+            f" = asked.message_id where asked.escalation_id > :floor and {condition} and {self._where}"
+            f" order by asked.escalation_id desc limit {LOOK_MASKED}",
             floor=newest - LOOK_TEXTS,
             **values,
             **self._values,
@@ -232,14 +310,25 @@ class _SearchRun:
             )
         found: dict[int, None] = {}
         for row in rows:
-            mask = self._redactor(row["route"])
-            if (text and text.lower() in mask(row["said"] or "").lower()) or _in_headers(
-                mask, row["headers"], name, named or any_header
-            ):
+            if texts.shown(row, self._redactor(row["route"])):
                 found.setdefault(row["message_id"])
-            if len(found) > PAGE:
+            if len(found) > self._most:
                 break
         return list(found)
+
+    def _that_show(self, ids: list[int], texts: _Texts) -> list[int]:
+        """Those of ``ids`` of which a question to people, however old, shows it."""
+        if not ids:
+            return []
+        condition, values = texts.condition(self._dialect, "asked")
+        rows = rows_of(
+            self._connection,
+            f"select {texts.columns('asked')} from escalated_messages asked"
+            f" where asked.message_id in ({', '.join(map(str, ids))}) and {condition}",
+            **values,
+        )
+        shown = {row["message_id"] for row in rows if texts.shown(row, self._redactor(row["route"]))}
+        return [one for one in ids if one in shown]
 
 
 def _in_headers(mask: Redactor, stored: str | None, name: str, word: str) -> bool:
@@ -256,6 +345,10 @@ def _in_headers(mask: Redactor, stored: str | None, name: str, word: str) -> boo
         for one in headers
         if isinstance(one, list) and len(one) == 3
     )
+
+
+#: What no text goes on with that begins with another.
+_LAST = "\U0010ffff"
 
 
 def _said(selector: str) -> str:

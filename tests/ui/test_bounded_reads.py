@@ -17,6 +17,7 @@ PAGES = (
     "/results?decided_by=ana&decided_at=2026-01-01T00:00:00",
     *("/find", "/find?state=finished", "/find?state=confirmed", "/find?past=hour", "/find?route=orders&queue=orders"),
     *("/find?word=nothing", "/find?word=order-1", "/find?key=order-1", "/find?header=tenant%3Dblue", "/find?text=gone"),
+    *("/find?key=order-1&header=tenant%3Dblue&text=gone", "/find?word=order-1&field=attribute:tenant%3Dblue&text=gone"),
 )
 #: All of a table, or all of a route.
 _ALL = re.compile(r"SCAN (messages|redelivery_attempts)\b|SEARCH \w+ USING .*ix_messages_route_state \(route=\?\)$")

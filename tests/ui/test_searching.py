@@ -84,6 +84,34 @@ class TestFinding:
         assert found(site, "outofcheese") == found(site, "text:cheese") == [8, 7]
         assert found(site, '"cheese: moon"') == [7]
 
+    def test_each_term_narrows(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked = ((7, "moon", "acme"), (8, "mars", "acme"), (9, "moon", "o"), (10, "moon", "acme"))
+        for number, planet, tenant in asked:
+            headers = [["tenant", "String", tenant]]
+            seeding.escalate(site.ledger, number, f"OutOfCheese: {planet}", "{}", headers=headers)
+            keep(site, number, "attribute:tenant", tenant)
+            key = f"{'INV' if number < 10 else 'ORD'}-{number}"
+            site.change("update messages set message_key = :key where message_id = :id", key=key, id=number)
+        declare(site, "attribute:tenant")
+        for words, wanted in (
+            ("key:INV- text:moon", [9, 7]),
+            ("text:moon header:tenant=acme", [10, 7]),
+            ("key:INV- text:moon header:acme", [7]),
+            ("tenant:acme text:moon", [10, 7]),
+            ("tenant:acme key:INV-", [8, 7]),
+            ("outofcheese key:INV- tenant:acme", [8, 7]),
+            ("INV- text:mars", [8]),
+            ("INV-7 text:mars", []),
+            ("8 key:INV-", [8]),
+            ("8 key:ORD-", []),
+            ("key:INV- header:tenant=", []),
+        ):
+            assert found(site, words) == wanted, words
+        # However many match one term, and are newer: what matches both is found.
+        monkeypatch.setattr(searching, "PAGE", 1)
+        for words, wanted in (("key:INV- text:mars", [8]), ("text:moon key:INV-7", [7]), ("cheese text:mars", [8])):
+            assert found(site, words) == wanted, words
+
     def test_pages_through_what_no_word_is_looked_for(self, site: Site) -> None:
         for query in ("cause=transient_network", "state=confirmed", "state=finished&route=payments", "past=week"):
             seen: list[int] = []
@@ -178,6 +206,18 @@ class TestMasked:
         mask(site, "attribute:x-user")
         assert found(site, "header:x-user=ki") == found(site, "header:kim") == found(site, "kim") == []
         assert found(site, "header:n=blue") == [7]
+
+    def test_nor_is_it_found_out_beside_another_term(self, site: Site) -> None:
+        declare(site, "body:$.customer.name")
+        seeding.escalate(site.ledger, 7, "no mail to kim@example.org", "{}", headers=[["u", "String", "kim"]])
+        keep(site, 7, "body:$.customer.name", "kim")
+        narrowing = ("text:kim", "header:u=kim", "header:kim", "name:ki")
+        for term in narrowing:
+            assert found(site, f"key:order-7 {term}") == found(site, f"mail {term}") == [7], term
+        mask(site, "email", "attribute:u", "$.customer.name", search=site.settings.routes["orders"].search)
+        for term in narrowing:
+            assert found(site, f"key:order-7 {term}") == found(site, f"mail {term}") == [], term
+        assert found(site, "key:order-7 text:mail") == [7]
 
     def test_fields_that_were_kept_before(self, site: Site) -> None:
         declare(site, "body:$.customer.name")
@@ -351,8 +391,13 @@ def test_it_is_the_same_on_postgresql(
     )
     keep(site, 7, "attribute:tenant", "ä b")
     site.change("update messages set message_key = 'Straße 7/x' where message_id = 7")
-    for word in ("Straße", "raße 7", "tenant:ä", "ä b", "key:Str", "text:berlin", "kim@example", 'header:"tenant=Ä b"'):
+    for word in (
+        "Straße", "raße 7", "tenant:ä", "ä b", "key:Str", "text:berlin", "kim@example", 'header:"tenant=Ä b"',
+        "key:Str text:berlin tenant:ä", 'tenant:ä header:"tenant=Ä b" text:kim', "berlin key:Str tenant:ä",
+    ):  # fmt: skip
         assert found(site, word) == [7], word
+    for word in ("key:Str text:hamburg", "berlin key:x", "text:berlin tenant:b"):
+        assert found(site, word) == [], word
     assert len(found(site, state="confirmed")) > 3
     assert len(found(site, "order-", cause="missing_data", past="week", queue="orders-dlq", group="1")) > 3
     mask(site, "email")
