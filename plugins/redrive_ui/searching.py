@@ -27,6 +27,8 @@ from redrive_ui.search_request import STATES, Search
 LOOK_TEXTS = 20_000
 #: So many rows of an index are looked at.
 LOOK_INDEX = 5_000
+#: So many messages of each route at least are looked at where those in one state are asked for.
+LOOK_ROUTE = 1_000
 #: The fields of a :class:`Search` that find messages.
 _TERMS = ("word", "key", "field", "header", "text")
 
@@ -373,15 +375,29 @@ def _newest(
     following = None
     if len(states) == 1 and routes:
         (state,) = states
-        most = max(1_000, LOOK // len(routes))
+        most = max(LOOK_ROUTE, LOOK // len(routes))
         named = {f"one_{number}": route for number, route in enumerate(routes)}
-        each = " union all ".join(
-            f"select * from (select {_ASKED} from messages where route = :{name} and state = '{state}'{before}"
-            f" order by message_id desc limit {most}) as of_{name}"
-            for name in sorted(named)
+
+        def each(columns: str, limit: str) -> str:
+            return " union all ".join(
+                f"select * from (select {columns} from messages where route = :{name} and state = '{state}'{before}"
+                f" order by message_id desc limit {limit}) as of_{name}"
+                for name in sorted(named)
+            )
+
+        # Where one route has more, none is looked at further back than that one: so a page goes on where this ends.
+        (row,) = rows_of(
+            connection,
+            f"select max(message_id) as beyond from ({each('message_id', f'1 offset {most}')}) as not_looked_at",
+            **named,
+            **({"after": after} if after is not None else {}),
         )
         # They are called as what they are taken of: joined with it, PostgreSQL may read all of it.
-        inner, values = f"({each}) as messages", {**values, **named}
+        inner, values = f"({each(_ASKED, str(most))}) as messages", {**values, **named}
+        if row["beyond"] is not None:
+            where, values = f"messages.message_id > :beyond and {where}", {**values, "beyond": row["beyond"]}
+            following = row["beyond"] + 1
+            told.append(f"Looked at the newest messages in this state, {most:,} of a route at most.")
     else:
         floor, since = message_queries.floor_of(connection, readable, LOOK, before=after)
         inner, where = "messages", f"messages.message_id >= :floor{before} and {where}"

@@ -29,6 +29,17 @@ def found(site: Site, word: str = "", **narrowed: str) -> list[int]:
     return [int(one) for one in re.findall(r'<a class="id" href="/redrive/messages/(\d+)"', answer.text)]
 
 
+def paged(site: Site, path: str) -> list[int]:
+    """The messages that are found from page to page, in their order."""
+    seen: list[int] = []
+    while path:
+        page = site.page(path)
+        seen += map(int, re.findall(r'<a class="id" href="/redrive/messages/(\d+)"', page))
+        more = re.search(r'rel="next" href="/redrive([^"]+)"', page)
+        path = html.unescape(more[1]) if more else ""
+    return seen
+
+
 def mask(site: Site, *rules: str, route: str = "orders", **more: Any) -> None:
     """From now on the route masks this."""
     changed = site.settings.routes[route].model_copy(update={"redact": rules, **more})
@@ -114,13 +125,6 @@ class TestFinding:
 
     def test_pages_through_what_no_word_is_looked_for(self, site: Site) -> None:
         for query in ("cause=transient_network", "state=confirmed", "state=finished&route=payments", "past=week"):
-            seen: list[int] = []
-            path = f"/find?{query}"
-            while path:
-                page = site.page(path)
-                seen += map(int, re.findall(r'<a class="id" href="/redrive/messages/(\d+)"', page))
-                more = re.search(r'rel="next" href="/redrive([^"]+)"', page)
-                path = more[1].replace("&amp;", "&") if more else ""
             condition = {
                 "cause=transient_network": "cause = 'transient_network'",
                 "state=confirmed": "state = 'confirmed'",
@@ -128,9 +132,34 @@ class TestFinding:
                 " 'suppressed', 'discarded')",
                 "past=week": f"first_enqueued_at >= '{seeding.NOW - timedelta(days=7):%Y-%m-%d %H:%M:%S}'",
             }[query]
-            assert seen == [
+            assert paged(site, f"/find?{query}") == [
                 one for (one,) in site.rows(f"select message_id from messages where {condition} order by 1 desc")
             ]
+
+    @pytest.mark.parametrize(
+        ("query", "condition"),
+        [
+            ("state=escalated&group=3&route=orders", "group_id = 3 and route = 'orders'"),
+            ("state=escalated&until=2026-11-12", "first_enqueued_at < '2026-11-12'"),
+            ("state=escalated", "1 = 1"),
+        ],
+    )
+    def test_in_one_state_looks_on_where_it_ended(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch, query: str, condition: str
+    ) -> None:
+        """What matches may be older than all that are looked at, and one route have more of them than another."""
+        monkeypatch.setattr(searching, "LOOK_ROUTE", 20)
+        monkeypatch.setattr(searching, "LOOK", 20)
+        page = site.page(f"/find?{query}")
+        assert "Looked at the newest messages in this state, 20 of a route at most." in page
+        assert "Look further back" in page
+        assert paged(site, f"/find?{query}") == [
+            one
+            for (one,) in site.rows(
+                f"select message_id from messages where state = 'escalated' and {condition} order by 1 desc"
+            )
+        ]
+        assert "Looked at" not in site.page("/find?state=expired"), "there are no more"
 
     def test_says_how_far_it_looked(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(searching, "LOOK", 50)
@@ -140,12 +169,7 @@ class TestFinding:
         assert "in the newest 20 messages that people were asked about" in page
         page = site.page("/find?cause=throttled&state=unfinished")
         assert "Look further back" in page
-        seen, path = set[str](), "/find?cause=throttled"
-        while path:  # by looking on all of it is found
-            page = site.page(path)
-            seen |= set(re.findall(r'<a class="id" href="/redrive/messages/(\d+)"', page))
-            more = re.search(r'rel="next" href="/redrive([^"]+)"', page)
-            path = more[1].replace("&amp;", "&") if more else ""
+        seen = set(paged(site, "/find?cause=throttled"))  # by looking on all of it is found
         assert len(seen) == site.value("select count(*) from messages where cause = 'throttled'")
 
     @pytest.mark.parametrize("query", ["state=new", "cause=x", "group=x", "past=year", "since=yesterday", "word=a%00"])
