@@ -35,8 +35,8 @@ ACTIONS = (*DECISIONS, "approve", "withdraw")
 CHUNK = 5_000
 #: Of so many groups a preview tells what they say; beyond that, how many there are.
 SHOWN_GROUPS = 20
-# Once the message has left the review (it waits for delivery, say), nothing about the decision can be changed.
-_NOT_TAKEN_UP = (
+#: SQL: once the message has left the review (it waits for delivery, say), nothing about the decision can be changed.
+NOT_TAKEN_UP = (
     "status = 'decided' and exists (select 1 from messages where messages.message_id = escalated_messages.message_id"
     f" and {IN_REVIEW})"
 )
@@ -65,12 +65,12 @@ def eligible(action: str, by: str, status: str = "status") -> tuple[str, dict[st
     match action:
         case "approve":  # never what one has decided oneself, by the database's own idea of who is the same
             return (
-                f"{_NOT_TAKEN_UP} and coalesce(approved_by, '') = ''"
+                f"{NOT_TAKEN_UP} and coalesce(approved_by, '') = ''"
                 " and lower(trim(decided_by)) <> lower(trim(:approver))",
                 {"approver": by},
             )
         case "withdraw":
-            return _NOT_TAKEN_UP, {}
+            return NOT_TAKEN_UP, {}
         case "not_there":
             return f"{undecided} and {_MAYBE_RESTORED}", {}
         case "redeliver" | "edit":

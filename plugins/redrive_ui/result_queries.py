@@ -5,10 +5,16 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from redrive.ledger.dialects import dialect_of
 from redrive.ledger.predicates import IN_REVIEW
+from redrive_ui.bulk_decisions import NOT_TAKEN_UP
 from redrive_ui.group_templates import templates
 from redrive_ui.rows import Row, routes_in, rows_of
 
+#: What became of a decision is told of so many of its newest messages, in so many failures at most.
+NEWEST, MOST = 20_000, 100
+#: SQL: what ``who`` decided at one moment.
+TOGETHER = "decided_at = :then_at and decided_by = :who"
 #: How far what was decided has come.
 STEPS = ("decided", "refused", "waiting", "held", "sent", "stayed", "back", "discarded")
 
@@ -16,7 +22,8 @@ STEPS = ("decided", "refused", "waiting", "held", "sent", "stayed", "back", "dis
 def results(connection: Connection, readable: Collection[str], condition: str, values: Mapping[str, Any]) -> list[Row]:
     """What was decided, newest first, and what became of it: one row per decision and failure.
 
-    ``condition`` is about the newest 20,000 rows of ``escalated_messages`` (as ``asked``) that it is true of.
+    Of the newest :data:`NEWEST` rows of ``escalated_messages`` (as ``asked``) of which ``condition`` is true, and of at
+    most :data:`MOST` of those failures.
     """
     where, routes_named = routes_in(readable, "asked.route")
     step = (
@@ -37,9 +44,9 @@ def results(connection: Connection, readable: Collection[str], condition: str, v
         f" group_id, decision, decided_by, decided_at, note, max(approved_by) as approved_by, count(*) as n, {counts}"
         f" from (select asked.*, {step} as step from (select escalation_id, message_id, route, group_id, decision,"
         " decided_by, decided_at, approved_by, note, status from escalated_messages asked where decision is not null"
-        f" and {condition} and {where} order by escalation_id desc limit 20000) as asked left join messages on"
+        f" and {condition} and {where} order by escalation_id desc limit {NEWEST}) as asked left join messages on"
         " messages.message_id = asked.message_id) as steps group by route, group_id, decision, decided_by, decided_at,"
-        " note order by decided_at desc nulls last, count(*) desc limit 100) as placed left join group_state on"
+        f" note order by decided_at desc nulls last, count(*) desc limit {MOST}) as placed left join group_state on"
         " group_state.route = placed.route and group_state.group_id = placed.group_id"
         " order by decided_at desc nulls last, n desc",
         **values,
@@ -47,3 +54,16 @@ def results(connection: Connection, readable: Collection[str], condition: str, v
     )
     said = templates(connection, readable, [(row["route"], row["group_id"]) for row in rows])
     return [{**row, "template": said.get((row["route"], row["group_id"]))} for row in rows]
+
+
+def totals(connection: Connection, readable: Collection[str], values: Mapping[str, Any]) -> list[Row]:
+    """All that was decided :data:`TOGETHER`, by route: how many messages (``n``), and of how many the decision was not
+    taken up yet (``undecided``)."""
+    where, routes_named = routes_in(readable, dialect_of(connection).off_index("route"))
+    return rows_of(
+        connection,
+        f"select route, count(*) as n, sum(case when {NOT_TAKEN_UP} then 1 else 0 end) as undecided from"
+        f" escalated_messages where decision is not null and {TOGETHER} and {where} group by route order by route",
+        **values,
+        **routes_named,
+    )

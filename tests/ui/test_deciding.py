@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.errors import LedgerBusy
 from redrive.ledger.engine import Ledger
-from redrive_ui import bulk_decisions, request_context
+from redrive_ui import bulk_decisions, request_context, result_queries
 from tests.ui import seeding
 from tests.ui.conftest import Site
 
@@ -126,6 +126,20 @@ def test_many_failures_are_decided_with_one_reason_and_taken_back_with_one_click
     assert "it was taken back" in site.page(
         f"/results?decided_by={quote(answer['by'])}&decided_at={quote(answer['at'])}"
     )
+
+
+def test_what_is_taken_back_is_all_that_the_result_counts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_queries, "NEWEST", 10)
+    monkeypatch.setattr(result_queries, "MOST", 2)
+    answer = follow(site, "/decide?action=redeliver").json()
+    result = site.page(f"/results?decided_by={quote(answer['by'])}&decided_at={quote(answer['at'])}")
+    assert f"{answer['count']:,} messages decided by you" in result
+    assert f"Undo for {answer['count']:,}<" in result
+    assert "told of the newest 10, in at most 2 failures" in result
+    undo = order_of(result)
+    assert undo["routes"] == ["orders", "payments"]
+    assert site.decide(**undo).json()["count"] == answer["count"]
+    assert site.value("select count(*) from escalated_messages where status <> 'open'") == 0
 
 
 def test_all_routes_are_decided_where_the_preview_named_them(site: Site) -> None:

@@ -61,24 +61,23 @@ def results_page(ctx: Requested, decided_by: Word = "", decided_at: Word = "") -
     moment = filters.instant("decided_at", decided_at)
     if moment is None or not decided_by:
         raise BadFilter("decided_at and decided_by: which decision")
+    together = {"then_at": moment, "who": decided_by}
     with ctx.read() as connection:
-        rows = result_queries.results(
-            connection,
-            ctx.readable,
-            "decided_at = :then_at and decided_by = :who",
-            {"then_at": moment, "who": decided_by},
-        )
+        rows = result_queries.results(connection, ctx.readable, result_queries.TOGETHER, together)
+        totals = result_queries.totals(connection, ctx.readable, together)
         following = failure_queries.next_failure(connection, ctx.readable)
     for row in rows:
         row["may_approve"] = row["decided"] and ctx.may_approve(row)
-    routes = sorted({row["route"] for row in rows})
+    routes = [row["route"] for row in totals]
     return ctx.render(
         "results.html",
         results=rows,
         decided_by=decided_by,
         moment=moment,
-        total=sum(row["n"] for row in rows),
-        undecided=sum(row["decided"] for row in rows),
+        total=sum(row["n"] for row in totals),
+        undecided=sum(row["undecided"] for row in totals),
+        newest=result_queries.NEWEST,
+        most=result_queries.MOST,
         undo={
             "action": "withdraw",
             "filter": {"decided_by": decided_by, "decided_at": decided_at},
