@@ -14,7 +14,7 @@ from redrive.ledger.engine import parse_instant
 from redrive.ledger.review.visits import Visit
 from redrive.lifecycle import UNDECIDED, ReviewStatus
 from redrive_ui.filters import BadFilter, check_times, instant, query_of, since_of, storable, whole_number
-from redrive_ui.group_templates import templates
+from redrive_ui.group_templates import Mask, templates
 from redrive_ui.rows import PAGE, Row, quoted, routes_in, rows_of
 
 #: So many events are looked at for one page.
@@ -185,7 +185,14 @@ def actors(connection: Connection) -> list[str]:
 
 
 def changed(
-    connection: Connection, readable: Collection[str], person: str, visit: Visit, *, all_routes: bool, most: int = 8
+    connection: Connection,
+    readable: Collection[str],
+    mask: Mask,
+    person: str,
+    visit: Visit,
+    *,
+    all_routes: bool,
+    most: int = 8,
 ) -> Row:
     """What has changed for people since ``visit.since``: failures that are ``new``, ``regressed`` or ``grown``, each
     list with the largest first and at most ``most`` rows, how many there are of each, and what ``others`` did."""
@@ -223,7 +230,8 @@ def changed(
         kind = "grown" if row["known"] else "new"
         lists["regressed" if (row["route"], row["group_id"]) in back else kind].append(row)
     shown = {kind: some[:most] for kind, some in lists.items()}
-    said = templates(connection, readable, [(one["route"], one["group_id"]) for some in shown.values() for one in some])
+    wanted = [(one["route"], one["group_id"]) for some in shown.values() for one in some]
+    said = templates(connection, readable, mask, wanted)
     for some in shown.values():
         for one in some:
             one["template"] = said.get((one["route"], one["group_id"]))

@@ -26,7 +26,7 @@ from redrive.redaction import Redactor
 from redrive.restored_values import lock
 from redrive_ui.filters import Filter
 from redrive_ui.formatting import formatted, plain
-from redrive_ui.group_templates import templates
+from redrive_ui.group_templates import Mask, templates
 from redrive_ui.rows import Row, rows_of
 
 DECISIONS = tuple(decision.value for decision in Decision)
@@ -78,7 +78,9 @@ def eligible(action: str, by: str, status: str = "status") -> tuple[str, dict[st
     return undecided, {}
 
 
-def preview(connection: Connection, action: str, chosen: Filter, readable: Collection[str], by: str) -> Preview:
+def preview(
+    connection: Connection, action: str, chosen: Filter, readable: Collection[str], by: str, mask: Mask
+) -> Preview:
     """What ``action`` on everything that matches would touch now. Changes nothing."""
     where, values = _matching(action, chosen, readable, by, dialect_of(connection))
     rows = rows_of(
@@ -90,7 +92,7 @@ def preview(connection: Connection, action: str, chosen: Filter, readable: Colle
         " matching.route and gate.group_id = matching.group_id order by n desc, matching.route, matching.group_id",
         **values,
     )
-    said = templates(connection, readable, [(row["route"], row["group_id"]) for row in rows[:SHOWN_GROUPS]])
+    said = templates(connection, readable, mask, [(row["route"], row["group_id"]) for row in rows[:SHOWN_GROUPS]])
     for row in rows:
         row["template"] = said.get((row["route"], row["group_id"]))
     return Preview(

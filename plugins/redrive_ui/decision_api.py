@@ -124,7 +124,7 @@ def _decide(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     with ctx.read() as connection:
         chosen = ctx.resolve(connection, chosen, up_to=up_to)
         routes = bulk_decisions.routes_of(connection, action, chosen, readable, by, up_to)
-        if action == "edit" and bulk_decisions.preview(connection, action, chosen, readable, by).count > 1:
+        if action == "edit" and bulk_decisions.preview(connection, action, chosen, readable, by, ctx.mask).count > 1:
             raise Refused(400, "edit: one message at a time")
     require_decidable(ctx, routes)
     if correction is not None:
@@ -207,7 +207,7 @@ def _check_correction(ctx: RequestContext, given: dict[str, Any]) -> dict[str, A
     with ctx.read() as connection:
         chosen = ctx.resolve(connection, chosen)
         routes = bulk_decisions.routes_of(connection, "edit", chosen, ctx.readable, by, up_to)
-        count = bulk_decisions.preview(connection, "edit", chosen, ctx.readable, by).count
+        count = bulk_decisions.preview(connection, "edit", chosen, ctx.readable, by, ctx.mask).count
     require_decidable(ctx, routes)
     found = None
     if count == 1:
@@ -328,7 +328,7 @@ def _change_standing(ctx: RequestContext, given: dict[str, Any]) -> dict[str, An
     require_decidable(ctx, frozenset([route]) if route else ctx.known)
     with ctx.read() as connection:
         routes = [route] if route else sorted(ctx.known)
-        if not any(failure_queries.group(connection, one, group_id, ctx.readable, ctx.now) for one in routes):
+        if not any(failure_queries.group(connection, one, group_id, ctx.readable, ctx.mask, ctx.now) for one in routes):
             raise Refused(404, f"there is no group {group_id} here")
     made = standing.make(
         ctx.ledger,

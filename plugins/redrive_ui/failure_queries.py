@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 from redrive.ledger.delivery import breakers, gate_waits
 from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.lifecycle import FINISHED, UNDECIDED, ReviewStatus, State
-from redrive_ui.group_templates import example, templates
+from redrive_ui.group_templates import Mask, example, templates
 from redrive_ui.message_queries import by_ids
 from redrive_ui.recent import RECENT, all_recent, first_recent_slice, recent_batches
 from redrive_ui.result_queries import results
@@ -113,6 +113,7 @@ def _placed(dialect: Dialect, readable: Collection[str], route: str, cause: str)
 def failures(
     connection: Connection,
     readable: Collection[str],
+    mask: Mask,
     *,
     tab: str = "waiting",
     route: str = "",
@@ -152,7 +153,7 @@ def failures(
     tabs = {one: rows[0][f"in_{one}"] for one in TABS}
     rows = [row for row in rows if row["route"] is not None]
     examples = {row["escalation_id"]: row for row in by_ids(connection, [row["example_id"] for row in rows])}
-    said = templates(connection, readable, [(row["route"], row["group_id"]) for row in rows])
+    said = templates(connection, readable, mask, [(row["route"], row["group_id"]) for row in rows])
     for row in rows:
         row["shown"] = examples[row["example_id"]]
         row["template"] = said.get((row["route"], row["group_id"]))
@@ -212,7 +213,7 @@ def group_key(row: Row) -> tuple[int, str, int]:
 
 
 def group(
-    connection: Connection, route: str, group_id: int | None, readable: Collection[str], now: datetime
+    connection: Connection, route: str, group_id: int | None, readable: Collection[str], mask: Mask, now: datetime
 ) -> Row | None:
     """One group on one route; None where nothing of it was ever there.
 
@@ -262,13 +263,13 @@ def group(
         "under_way": {state.value: under_way[state] for state in State if state in under_way},
         "waits_for": waits[0] if waits else None,
         "cause": known and known["cause"],
-        "template": group_id and templates(connection, readable, [(route, group_id)]).get((route, group_id)),
+        "template": group_id and templates(connection, readable, mask, [(route, group_id)]).get((route, group_id)),
         "example": group_id and example(connection, route, group_id),
         "gate": gate[0] if gate else None,
         "merged_into": next((row["merged_into"] for row in aliases if row["group_id"] == group_id), None),
         "merged_here": [row["group_id"] for row in aliases if row["merged_into"] == group_id],
         "decided": results(
-            connection, [route], same, {name: value for name, value in values.items() if name != "route"}
+            connection, [route], mask, same, {name: value for name, value in values.items() if name != "route"}
         ),
         "issue": issue(connection, route, group_id) if group_id else None,
         "standing": rows_of(

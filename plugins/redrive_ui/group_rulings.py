@@ -59,7 +59,7 @@ def new_ruling_page(
     other_id = filters.whole_number("other", other) if other else None
     words = " ".join(words.split())
     with ctx.read() as connection:
-        found = failure_queries.group(connection, route, group_id, ctx.readable, ctx.now)
+        found = failure_queries.group(connection, route, group_id, ctx.readable, ctx.mask, ctx.now)
         if not found or not found["group_id"]:
             raise Refused(404, f"nothing of group {group} was escalated on route {route!r}")
         aliases = Aliases(connection)
@@ -291,7 +291,7 @@ def _rule(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     if len(note) < MIN_NOTE:
         raise Refused(400, "note: say why; it is what the next person reads")
     with ctx.read() as connection:
-        if not failure_queries.group(connection, route, group_id, ctx.readable, ctx.now):
+        if not failure_queries.group(connection, route, group_id, ctx.readable, ctx.mask, ctx.now):
             raise Refused(404, f"there is no group {group_id} on route {route!r}")
         if other is not None and rulings.unknown(connection, [other]):
             raise Refused(404, f"there is no group {other}")

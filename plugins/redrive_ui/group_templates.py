@@ -1,31 +1,34 @@
 """What a group of failures says, in words that whoever asks may read."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from sqlalchemy.engine import Connection
 
 from redrive.classification import grouping, normalization
 from redrive_ui.rows import first_of, routes_in, rows_of
 
+#: Of a route and a text of it: the text as people may see it.
+Mask = Callable[[str, str], str]
+
 
 def templates(
-    connection: Connection, readable: Collection[str], wanted: Iterable[tuple[str, int | None]]
+    connection: Connection, readable: Collection[str], mask: Mask, wanted: Iterable[tuple[str, int | None]]
 ) -> dict[tuple[str, int], str]:
     """What each of these groups says, on a route that may be read, in words that may be read.
 
-    A group is one over all routes, and its template holds words of the route that it was first seen on. Whoever may not
-    read that one gets the template of a message on the route that is asked about; nothing where no such message is in
-    front of people.
+    A group is one over all routes, and its template holds words of the route that it was first seen on: they are masked
+    as on that one. Whoever may not read it gets the template of a message on the route that is asked about; nothing
+    where no such message is in front of people.
     """
     pairs = {(route, group_id) for route, group_id in wanted if group_id is not None and route in readable}
     if not pairs:
         return {}
     where, values = routes_in(readable, "first_route")
     own = {
-        row["group_id"]: row["template"]
+        row["group_id"]: mask(row["first_route"], row["template"])
         for row in rows_of(
             connection,
-            f"select group_id, template from failure_groups where {where}"
+            f"select group_id, template, first_route from failure_groups where {where}"
             f" and group_id in ({', '.join(str(int(one)) for one in sorted({group_id for _, group_id in pairs}))})",
             **values,
         )
@@ -33,8 +36,7 @@ def templates(
     found = {(route, group_id): own[group_id] for route, group_id in pairs if group_id in own}
     for route, group_id in sorted(pairs - found.keys()):
         if text := example(connection, route, group_id):
-            masked = grouping.mask(text)
-            found[route, group_id] = normalization.template(masked)
+            found[route, group_id] = normalization.template(grouping.mask(mask(route, text)))
     return found
 
 

@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.predicates import IN_REVIEW
 from redrive_ui.bulk_decisions import NOT_TAKEN_UP
-from redrive_ui.group_templates import templates
+from redrive_ui.group_templates import Mask, templates
 from redrive_ui.rows import Row, routes_in, rows_of
 
 #: What became of a decision is told of so many of its newest messages, in so many failures at most.
@@ -19,7 +19,9 @@ TOGETHER = "decided_at = :then_at and decided_by = :who"
 STEPS = ("decided", "refused", "waiting", "held", "sent", "stayed", "back", "discarded")
 
 
-def results(connection: Connection, readable: Collection[str], condition: str, values: Mapping[str, Any]) -> list[Row]:
+def results(
+    connection: Connection, readable: Collection[str], mask: Mask, condition: str, values: Mapping[str, Any]
+) -> list[Row]:
     """What was decided, newest first, and what became of it: one row per decision and failure.
 
     Of the newest :data:`NEWEST` rows of ``escalated_messages`` (as ``asked``) of which ``condition`` is true, and of at
@@ -52,7 +54,7 @@ def results(connection: Connection, readable: Collection[str], condition: str, v
         **values,
         **routes_named,
     )
-    said = templates(connection, readable, [(row["route"], row["group_id"]) for row in rows])
+    said = templates(connection, readable, mask, [(row["route"], row["group_id"]) for row in rows])
     return [{**row, "template": said.get((row["route"], row["group_id"]))} for row in rows]
 
 

@@ -11,7 +11,7 @@ from redrive.ledger.delivery import observations
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger
 from redrive.ledger.predicates import UNDECIDED_REVIEW, enqueued
-from redrive_ui.group_templates import templates
+from redrive_ui.group_templates import Mask, templates
 from redrive_ui.recent import RECENT, all_recent, first_recent_slice, recent_batches
 from redrive_ui.rows import Row, first_of, quoted, routes_in, rows_of
 
@@ -220,7 +220,7 @@ def runs(connection: Connection, route: str, limit: int = 10) -> list[Row]:
     )
 
 
-def gates_of(connection: Connection, route: str, readable: Collection[str]) -> list[Row]:
+def gates_of(connection: Connection, route: str, readable: Collection[str], mask: Mask) -> list[Row]:
     """Groups of a route whose gate is not open, those that hold something first."""
     rows = rows_of(
         connection,
@@ -231,7 +231,7 @@ def gates_of(connection: Connection, route: str, readable: Collection[str]) -> l
         " order by held desc, group_state.stage_at desc limit 100",
         route=route,
     )
-    said = templates(connection, readable, [(route, row["group_id"]) for row in rows])
+    said = templates(connection, readable, mask, [(route, row["group_id"]) for row in rows])
     return [{**row, "template": said.get((route, row["group_id"]))} for row in rows]
 
 

@@ -5,12 +5,12 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.engine import Connection
 
-from redrive_ui.group_templates import templates
+from redrive_ui.group_templates import Mask, templates
 from redrive_ui.recent import DAYS
 from redrive_ui.rows import Row, routes_in, rows_of
 
 
-def listed(connection: Connection, readable: Collection[str], now: datetime) -> list[Row]:
+def listed(connection: Connection, readable: Collection[str], mask: Mask, now: datetime) -> list[Row]:
     """Standing decisions that hold, then those that ended, the newest first; each with whether it ``holds``."""
     where, values = routes_in(readable, "standing_decisions.route")
     of_gates, _ = routes_in(readable, "gate.route")  # what is decided for every route is told where its failure is
@@ -25,7 +25,7 @@ def listed(connection: Connection, readable: Collection[str], now: datetime) -> 
         **values,
     )
     pairs = {(route, row["group_id"]) for row in rows for route in ([row["route"]] if row["route"] else readable)}
-    said = templates(connection, readable, pairs)
+    said = templates(connection, readable, mask, pairs)
     for row in rows:
         routes_of_it = [row["route"]] if row["route"] else sorted(readable)
         row["at_route"] = next((one for one in routes_of_it if (one, row["group_id"]) in said), None)

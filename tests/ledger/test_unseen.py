@@ -35,7 +35,7 @@ def asked(workshop_after: Callable[..., Workshop]) -> Workshop:
 
 def look(workshop: Workshop, action: str, chosen: Filter, by: str) -> Preview:
     with workshop.ledger.read() as connection:
-        return bulk_decisions.preview(connection, action, chosen, {"orders"}, by)
+        return bulk_decisions.preview(connection, action, chosen, {"orders"}, by, lambda _, text: text)
 
 
 def confirm(workshop: Workshop, shown: Preview, chosen: Filter, by: str, note: str = "why") -> int:

@@ -20,7 +20,9 @@ class TestFailures:
         seen = set()
         for _ in range(4):
             with site.ledger.read() as connection:
-                (first, *_), _ = failure_queries.failures(connection, ["orders", "payments"], size=1)
+                (first, *_), _ = failure_queries.failures(
+                    connection, ["orders", "payments"], lambda _, text: text, size=1
+                )
                 found = failure_queries.next_failure(connection, ["orders", "payments"])
             assert found is not None
             assert (found["route"], found["group_id"]) == (first["route"], first["group_id"])

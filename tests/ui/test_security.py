@@ -162,6 +162,31 @@ class TestGroupsOfSeveralRoutes:
         known = shared.value("select first_route from failure_groups where group_id = 77") is not None
         assert (SECRET in shared.page("/groups/orders/77")) is known
 
+    def test_have_words_of_another_route_masked_as_there(self, shared: Site) -> None:
+        shared.doors.hidden = set()
+        payments = shared.settings.routes["payments"].model_copy(update={"redact": ("email",)})
+        shared.settings = shared.settings.model_copy(
+            update={"routes": {**shared.settings.routes, "payments": payments}}
+        )
+        shared.change(
+            "update failure_groups set template = 'ValueError: no mail to kim@example.org' where group_id = 77"
+        )
+        seeding.escalate(shared.ledger, 8, "", "{}", group_id=77)
+        gate_of_77(shared)
+        standing = {"decision": "discard", "until": "2027-01-01T00:00", "note": "not needed"}
+        assert shared.post("/api/standing", route="orders", group="77", **standing).status_code == 200
+        told = ["/groups", "/groups/orders/77", "/decide?action=discard&route=orders&group=77", "/routes/orders"]
+        told += ["/standing", "/standing/new?route=orders&group=77", "/rulings/new?route=orders&group=77"]
+        known = shared.value("select first_route from failure_groups where group_id = 77") is not None
+        for path in {*self.PATHS, *told}:
+            page = shared.page(path)
+            assert "kim@" not in page, path
+            assert ("no mail to [redacted email]" in page) is known or path not in told, path
+        at = shared.decide("discard", filter={"route": "orders", "group": "77"}).json()["at"]
+        page = shared.page(f"/results?decided_by={quote('Ana Kováč')}&decided_at={quote(at)}")
+        assert "kim@" not in page
+        assert ("no mail to [redacted email]" in page) is known
+
     def test_that_became_one_are_named_only_where_they_are(self, shared: Site) -> None:
         seeding.escalate(shared.ledger, 8, f"ValueError: {OWN}", "{}", group_id=77)
         shared.change(

@@ -27,7 +27,7 @@ def decide_page(ctx: Requested, chosen: Chosen, action: Word = "") -> Response:
     chosen = decision_api.filter_for(action, chosen)
     with ctx.read() as connection:
         chosen = ctx.resolve(connection, chosen)
-        found = bulk_decisions.preview(connection, action, chosen, ctx.readable, ctx.person.name)
+        found = bulk_decisions.preview(connection, action, chosen, ctx.readable, ctx.person.name, ctx.mask)
         examples = message_queries.page(connection, chosen, ctx.readable, size=3)[:3] if found.count else []
         holders = route_queries.holders(connection, found.routes)
     decision_api.require_decidable(ctx, found.routes)
@@ -63,7 +63,7 @@ def results_page(ctx: Requested, decided_by: Word = "", decided_at: Word = "") -
         raise BadFilter("decided_at and decided_by: which decision")
     together = {"then_at": moment, "who": decided_by}
     with ctx.read() as connection:
-        rows = result_queries.results(connection, ctx.readable, result_queries.TOGETHER, together)
+        rows = result_queries.results(connection, ctx.readable, ctx.mask, result_queries.TOGETHER, together)
         totals = result_queries.totals(connection, ctx.readable, together)
         following = failure_queries.next_failure(connection, ctx.readable)
     for row in rows:

@@ -31,7 +31,7 @@ def groups_page(
         raise BadFilter(f"tab: one of {', '.join(failure_queries.TABS)}")
     with ctx.read() as connection:
         rows, tabs = failure_queries.failures(
-            connection, ctx.readable, tab=tab, route=route, cause=cause, order=order, after=_group_key(after)
+            connection, ctx.readable, ctx.mask, tab=tab, route=route, cause=cause, order=order, after=_group_key(after)
         )
         more, rows = len(rows) > PAGE, rows[:PAGE]
         trend = failure_queries.trends(
@@ -62,7 +62,7 @@ def group_page(ctx: Requested, chosen: Chosen, route: str, group: str) -> Respon
     here = Filter.read({**chosen.to_json(), "route": route, "group": group})
     with ctx.read() as connection:
         found = failure_queries.group(
-            connection, route, None if group == filters.NO_GROUP else int(group), ctx.readable, ctx.now
+            connection, route, None if group == filters.NO_GROUP else int(group), ctx.readable, ctx.mask, ctx.now
         )
         if found is None:
             raise Refused(404, f"nothing of group {group} was escalated on route {route!r}")

@@ -23,7 +23,8 @@ def plan_page(ctx: Requested, route: str, look: Word = "") -> Response:
         raise Refused(404, f"route {route!r} is no longer in the configuration, so no run of it is planned")
     found = plan_of(ctx.settings, route, Selection(), now=ctx.now)
     with ctx.read() as connection:
-        said = group_templates.templates(connection, ctx.readable, [(route, row["group"]) for row in found["plan"]])
+        groups = [(route, row["group"]) for row in found["plan"]]
+        said = group_templates.templates(connection, ctx.readable, ctx.mask, groups)
     for row in found["plan"]:
         row["template"] = said.get((route, row["group"]))
     peeks, peeked, trouble = peek.can_peek(ctx.settings, route), None, ""

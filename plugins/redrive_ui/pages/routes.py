@@ -24,7 +24,9 @@ def overview(ctx: Requested) -> Response:
     with ctx.read() as connection:
         context = _overview(connection, ctx)
         visit = visits.visit_of(connection, ctx.person.name, ctx.now)
-        changed = audit_trail.changed(connection, ctx.readable, ctx.person.name, visit, all_routes=ctx.reads_all)
+        changed = audit_trail.changed(
+            connection, ctx.readable, ctx.mask, ctx.person.name, visit, all_routes=ctx.reads_all
+        )
     return ctx.render("overview.html", visit=visit, changed=changed, **context)
 
 
@@ -116,7 +118,7 @@ def _route(connection: Connection, ctx: RequestContext, route: str) -> dict[str,
         "running": _is_held(holder, ctx.now),
         "queues": route_queries.queues(connection, only).get(route, []),
         "stuck": route_queries.stuck_consumers(connection, route),
-        "gates": route_queries.gates_of(connection, route, ctx.readable),
+        "gates": route_queries.gates_of(connection, route, ctx.readable, ctx.mask),
         "destinations": [one for one in breakers.of_destinations(connection, route) if one.stage != "open"]
         if route_queries.stopped_destinations(connection, only)
         else [],

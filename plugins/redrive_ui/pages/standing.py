@@ -16,7 +16,7 @@ router = APIRouter()
 @router.get("/standing", response_class=HTMLResponse)
 def standing_page(ctx: Requested) -> Response:
     with ctx.read() as connection:
-        rows = standing_queries.listed(connection, ctx.readable, ctx.now)
+        rows = standing_queries.listed(connection, ctx.readable, ctx.mask, ctx.now)
     me = ctx.person.name.strip().lower()
     for row in rows:
         row["may_end"] = row["holds"] and _may_make_standing(ctx, row["route"])
@@ -34,7 +34,9 @@ def new_standing_page(ctx: Requested, route: Word, group: Word) -> Response:
     decision_api.require_decidable(ctx, frozenset([route]))
     group_id = filters.whole_number("group", group) if group else None
     with ctx.read() as connection:
-        found = failure_queries.group(connection, route, group_id, ctx.readable, ctx.now) if group_id else None
+        found = None
+        if group_id:
+            found = failure_queries.group(connection, route, group_id, ctx.readable, ctx.mask, ctx.now)
         if found is None:
             raise Refused(404, f"nothing of group {group} was escalated on route {route!r}")
         coming = standing_queries.preview(connection, ctx.readable, route, found["group_id"], ctx.now)
