@@ -9,12 +9,20 @@ from typing import Any
 
 import pytest
 
-from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettlementFailed
+from redrive.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    NothingSent,
+    PermissionRefused,
+    QueueMissing,
+    SettlementFailed,
+)
 from redrive.ledger.account import inspecting
 from redrive.ledger.engine import sql
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header, tracking_headers
 from redrive.stages import pipeline
+from redrive.stages import restore as restore_stage
 from tests.ledger.planting import entering
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
@@ -148,6 +156,54 @@ def test_a_queue_that_is_gone_leaves_everything_as_it_was(unfinished: Workshop) 
         )
     pipeline.finish(unfinished.settings, run, "failed", unfinished.now)
     assert unfinished.query("select message_id, state, plan, reason from messages order by message_id") == before
+
+
+@pytest.fixture
+def six_in_pages_of_two(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    """Six messages under review, of which somebody decided to send one, and a restore that takes two at a time."""
+    monkeypatch.setattr(restore_stage, "PAGE", 2)
+    workshop.die(*"abcdef", error=KEY_ERROR)
+    workshop.cycle()
+    decide(workshop, "redeliver", "payload = 'f'")
+    return workshop
+
+
+def test_a_broker_that_is_not_there_leaves_everything_as_it_was(six_in_pages_of_two: Workshop) -> None:
+    """Messages and what people decided: certainly nothing was sent."""
+    shop = six_in_pages_of_two
+    tables = ("messages.message_id, state, plan, messages.reason", "status, decision, question, refusal")
+    look = [
+        f"select {columns} from messages inner join escalated_messages on escalated_messages.message_id ="
+        " messages.message_id order by messages.message_id"
+        for columns in tables
+    ]
+    before = [shop.query(one) for one in look]
+    run = shop.begin()
+    with pytest.raises(NothingSent, match="no connection"):
+        pipeline.restore(shop.settings, run, clock=shop.now, broker=Trouble(shop, NothingSent("no connection")))
+    pipeline.finish(shop.settings, run, "failed", shop.now)
+    assert [shop.query(one) for one in look] == before
+    found = restore(shop)
+    assert (found["restored"], found["not_restored"], found["not_tried"]) == (6, 0, 0)
+
+
+def test_an_answer_that_is_lost_ends_a_restore_with_its_page(six_in_pages_of_two: Workshop) -> None:
+    shop = six_in_pages_of_two
+    found = restore_and_lose(shop)
+    assert (found["restored"], found["not_restored"], found["not_tried"]) == (0, 2, 4)
+    assert shop.states() == {"restore_unknown": 2, "escalated": 4}
+    assert shop.query("select payload from escalated_messages where status = 'decided'") == [("f",)]
+    assert len(shop.bodies("orders-dlq")) == 2
+
+
+def test_one_message_without_an_answer_ends_a_restore_too(six_in_pages_of_two: Workshop) -> None:
+    shop = six_in_pages_of_two
+    shop.world.faults.publishes += ["sent", "sent", "sent", "unknown"]
+    found = restore(shop)
+    assert (found["restored"], found["not_restored"], found["not_tried"]) == (3, 1, 2)
+    assert shop.states() == {"discarded": 3, "restore_unknown": 1, "escalated": 2}
+    found = restore(shop, limit=1)
+    assert (found["restored"], found["unknown"], found["not_tried"]) == (1, 1, 0)
 
 
 def test_what_may_be_back_already_is_not_sent_by_anybody_else(unfinished: Workshop) -> None:

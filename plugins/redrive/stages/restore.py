@@ -1,15 +1,16 @@
 """Restore: the way out. Every unfinished message goes back into the queue it was drained from, as it was.
 
 The order is the same as in a delivery: claimed, then sent, then confirmed, then marked. A message that can't be put
-back (a body that an edit or another broker made unsendable, a queue that is gone) is left where it is and told.
+back (a body that an edit or another broker made unsendable, a queue that is gone) is left where it is and told. Once
+an answer was lost nothing more is handed over: so an outage brings no more than a page into doubt.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from redrive.errors import BrokerError, PermissionRefused, QueueMissing, StagingError
+from redrive.errors import BrokerError, NothingSent, PermissionRefused, QueueMissing, StagingError
 from redrive.ledger.account import balance
 from redrive.ledger.drain import batches
 from redrive.ledger.review import restoring
@@ -38,9 +39,10 @@ def restore(context: Context) -> dict[str, Any]:
     settled, so that its queue has it; ``unknown``, which an earlier restore or a delivery may have sent (also what is
     under review for that), or whose queue may have it because only a part of its batch was settled: a second copy would
     be a guess. ``suspected`` copies, too:
-    they may be second stagings of messages, and stay under review until somebody decides.
+    they may be second stagings of messages, and stay under review until somebody decides. ``not_tried``: how many more
+    there are at most, where an answer was lost and it ended with that.
     """
-    restored, failed = 0, {}
+    restored, tried, failed, doubted = 0, 0, {}, False
     classify.load_unclassified(context)
     with context.ledger.read() as connection:
         total = restoring.count(connection, context.name, context.run.selection.groups)
@@ -51,7 +53,8 @@ def restore(context: Context) -> dict[str, Any]:
         suspected = restoring.suspected(connection, context.name)
     after, chosen = -1, context.run.selection
     left = chosen.limit
-    while True:
+    most = total if left is None else min(total, left)
+    while not doubted:
         with context.ledger.read() as connection:
             page = restoring.unfinished(
                 context.ledger,
@@ -69,9 +72,12 @@ def restore(context: Context) -> dict[str, Any]:
             left -= len(page)
         for source in sorted({one.source for one in page}):
             some = [one for one in page if one.source == source]
-            done, problems = _put_back(context, source, some)
-            restored += done
-            failed.update(problems)
+            ended = _put_back(context, source, some)
+            tried += len(some)
+            restored += ended.restored
+            failed.update(ended.problems)
+            if doubted := ended.doubted:
+                break
         context.progress("restoring", restored, total)
     escalate.ask_again(context)
     return {
@@ -80,11 +86,21 @@ def restore(context: Context) -> dict[str, Any]:
         "still_there": not_taken.still_there,
         "unknown": uncertain,
         "suspected": suspected,
+        "not_tried": max(0, most - tried) if doubted else 0,
         "problems": dict(sorted(failed.items())[:20]),
     }
 
 
-def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> tuple[int, dict[int, str]]:
+class _Ended(NamedTuple):
+    """What became of some messages."""
+
+    restored: int
+    problems: dict[int, str]
+    doubted: bool  # of some of them nobody knows whether their queue has them
+
+
+def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> _Ended:
+    """Hand these to their queue. Raises, with all of them as they were, where certainly nothing was sent."""
     problems: dict[int, str] = {}
     messages: list[Outgoing] = []
     with context.ledger.read() as connection:
@@ -98,20 +114,20 @@ def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> tupl
             continue
         messages.append(_as_it_was(context, one, letter))
     if not messages:
-        return 0, problems
+        return _Ended(0, problems, doubted=False)
     # A crash from here on leaves these in a state of their own, which nothing sends: the next run asks people.
     claimed = set(restoring.begin(context.ledger, context.lease, [m.message_id for m in messages], context.now()))
     messages = [m for m in messages if m.message_id in claimed]
     as_before = {one.message_id: one for one in some}
     try:
         results = context.broker.publish(source, messages)
-    except (QueueMissing, PermissionRefused) as error:
+    except (QueueMissing, PermissionRefused, NothingSent) as error:
         back = [as_before[m.message_id] for m in messages]
         restoring.undo(context.ledger, context.lease, back, str(error), context.now())
         raise
     except BrokerError as error:
         restoring.doubt(context.ledger, context.lease, context.now())
-        return 0, problems | {m.message_id: f"unknown: {error}" for m in messages}
+        return _Ended(0, problems | {m.message_id: f"unknown: {error}" for m in messages}, doubted=True)
     sent, not_sent = [], []
     for message, result in zip(messages, results, strict=True):
         if result.status == "sent":
@@ -123,8 +139,8 @@ def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> tupl
     restoring.finish(context.ledger, context.lease, sent, source, context.now())
     why = next((f"{one.status}: {one.detail}" for one in results if one.status not in ("sent", "unknown")), "")
     restoring.undo(context.ledger, context.lease, not_sent, why, context.now())
-    restoring.doubt(context.ledger, context.lease, context.now())
-    return len(sent), problems
+    doubted = restoring.doubt(context.ledger, context.lease, context.now())
+    return _Ended(len(sent), problems, doubted=doubted > 0)
 
 
 def _as_it_was(context: Context, one: Unfinished, letter: DeadLetter) -> Outgoing:
