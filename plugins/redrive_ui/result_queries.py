@@ -34,7 +34,9 @@ def results(
         " when asked.status in ('refused', 'reopened') then 'refused'"
         " when exists (select 1 from escalated_messages later where later.message_id = asked.message_id"
         " and later.escalation_id > asked.escalation_id) then 'back'"
-        " when messages.state = 'waiting' then 'waiting' when messages.state = 'held' then 'held'"
+        # What a restore is about to put back goes on waiting where it can't.
+        " when messages.state = 'waiting' or (asked.status = 'decided' and messages.state = 'restoring') then 'waiting'"
+        " when messages.state = 'held' then 'held'"
         " when messages.state in ('sending', 'sent', 'unknown') then 'sent'"
         " when messages.state in ('presumed', 'confirmed', 'suppressed') then 'stayed'"
         " when messages.state = 'discarded' then 'discarded' else 'back' end"

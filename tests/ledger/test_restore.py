@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import DatabaseError
 
 from redrive.errors import (
     BrokerError,
@@ -19,6 +20,7 @@ from redrive.errors import (
 )
 from redrive.ledger.account import inspecting
 from redrive.ledger.engine import sql
+from redrive.ledger.predicates import IN_REVIEW
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header, tracking_headers
 from redrive.stages import pipeline
@@ -408,7 +410,9 @@ def restore_and_lose(
         pipeline.finish(workshop.settings, run, "failed", workshop.now)
 
 
-def decide(workshop: Workshop, decision: str, where: str = "status <> 'applied'", by: str = "ana", **more: Any) -> None:
+def decide(
+    workshop: Workshop, decision: str | None, where: str = "status <> 'applied'", by: str = "ana", **more: Any
+) -> None:
     with workshop.ledger.write() as connection:
         connection.execute(
             sql(
@@ -530,6 +534,33 @@ def test_a_decision_made_while_the_broker_has_it_does_not_come_through(workshop:
     ((status, decided, _, _, _, refusal),) = rows(workshop)
     assert (status, decided) == ("reopened", None)
     assert refusal == f"A restore came after this decision of ana: {decision}. Decide again."
+
+
+@pytest.mark.parametrize("decision", [None, "discard", "edit"])
+def test_what_was_released_is_not_decided_otherwise_while_a_restore_has_it(
+    workshop: Workshop, decision: str | None
+) -> None:
+    """Its queue may not take it, and then it is sent as it was released: nobody may have been told otherwise."""
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    decide(workshop, "redeliver")
+    workshop.review()
+
+    def change_ones_mind() -> None:
+        assert workshop.query(f"select state, plan, {IN_REVIEW} from messages") == [("restoring", "release", False)]
+        with pytest.raises(DatabaseError, match="taken up already"):
+            decide(workshop, decision, corrected="b" if decision == "edit" else None)
+
+    workshop.world.faults.publishes += ["retry"]
+    run = workshop.begin()
+    broker = Lost(workshop, change_ones_mind, answer=True)
+    assert pipeline.restore(workshop.settings, run, clock=workshop.now, broker=broker)["not_restored"] == 1
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    assert workshop.query("select state, plan from messages") == [("waiting", "release")]
+    workshop.cycle()
+    assert workshop.bodies("orders") == [b"a"]
+    assert [row[:3] for row in rows(workshop)] == [("applied", "redeliver", "ana")]
+    assert workshop.audit() == []
 
 
 def test_a_decision_that_a_restore_came_before_is_not_shown_as_carried_out(workshop: Workshop) -> None:

@@ -3,7 +3,7 @@ said: each is written here once."""
 
 from collections.abc import Iterable
 
-from redrive.lifecycle import FINISHED, RESENDS, SENDS, UNDECIDED, State
+from redrive.lifecycle import FINISHED, RESENDS, SENDS, UNDECIDED, Plan, State
 from redrive.policy.gates import Stage
 
 
@@ -28,9 +28,13 @@ TO_PLAN = "messages.state in ('classified', 'held') and (messages.state = 'class
 TO_ASK = f"state in {listed((State.TO_REVIEW, State.EXPIRED))}"
 #: People are asked, or have to be.
 ASKED = f"state in {listed((State.ESCALATED, State.RESTORE_UNKNOWN))}"
-#: The message is still in review: nothing that was decided about it was taken up, and all of that can be changed.
+#: The message is still in review: nothing that was decided about it was taken up, and all of that can be changed. What
+#: was released before a restore took it is not: if it can't be put back, it is sent as that was decided.
 #: As in the triggers of ``escalated_messages``.
-IN_REVIEW = f"messages.state in {listed((State.ESCALATED, State.RESTORING, State.RESTORE_UNKNOWN))}"
+IN_REVIEW = (
+    f"(messages.state in {listed((State.ESCALATED, State.RESTORING, State.RESTORE_UNKNOWN))}"
+    f" and not (messages.state = '{State.RESTORING}' and coalesce(messages.plan, '') = '{Plan.RELEASE}'))"
+)
 #: States in which a message keeps later ones of its order key waiting; as in ``ix_messages_order``.
 UNFINISHED = listed(state for state in State if state not in FINISHED)
 #: The last send of the message may have arrived, and nobody knows.

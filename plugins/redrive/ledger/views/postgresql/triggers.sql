@@ -12,7 +12,12 @@ begin
         return new;  -- the machine's word, not a person's
     end if;
     if old.status = 'decided' and exists (
-        select from messages where messages.message_id = old.message_id and messages.state not in ('escalated', 'restoring', 'restore_unknown')
+        select from messages
+        where messages.message_id = old.message_id and (
+            messages.state not in ('escalated', 'restoring', 'restore_unknown')
+            -- it was released before: if it can't be put back, it is sent as that was decided
+            or (messages.state = 'restoring' and coalesce(messages.plan, '') = 'release')
+        )
     ) then
         raise exception 'too late: this decision was taken up already';
     end if;

@@ -64,7 +64,17 @@ before update of decision, corrected_body, corrected_headers, note, decided_by, 
 when
     old.status = 'decided'
     and new.status not in ('applied', 'refused', 'reopened')
-    and exists (select 1 from messages where messages.message_id = old.message_id and messages.state not in ('escalated', 'restoring', 'restore_unknown'))
+    and exists (
+        select 1
+        from messages
+        where
+            messages.message_id = old.message_id
+            and (
+                messages.state not in ('escalated', 'restoring', 'restore_unknown')
+                -- it was released before: if it can't be put back, it is sent as that was decided
+                or (messages.state = 'restoring' and coalesce(messages.plan, '') = 'release')
+            )
+    )
 begin
     select raise(abort, 'too late: this decision was taken up already');
 end
