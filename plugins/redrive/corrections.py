@@ -8,6 +8,7 @@ when it is said: nobody learns minutes later that the broker won't take it.
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,8 +135,8 @@ def schema_problem(schema: Mapping[str, Any] | Path) -> str | None:
 
 
 def _pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in found]
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    times = Counter(name for name, _ in found)
+    if twice := next((name for name, count in times.items() if count > 1), None):
         raise ValueError(f"corrected_headers names {twice[:100]!r} twice")
     return dict(found)
 

@@ -44,9 +44,10 @@ class Locked:
 
     def _put_back(self, corrected: str) -> str:
         found = [int(match[1]) for match in _LOCK.finditer(corrected)]
+        times = Counter(found)
         for number in range(1, len(self.values) + 1):
-            if found.count(number) != 1:
-                there = "is missing" if number not in found else f"stands there {found.count(number)} times"
+            if times[number] != 1:
+                there = f"stands there {times[number]} times" if times[number] else "is missing"
                 raise ValueError(f"[redacted {number}] {there}: what is masked has to stay, once; undo that and go on")
         if unknown := sorted(set(found) - set(range(1, len(self.values) + 1))):
             raise ValueError(f"[redacted {unknown[0]}] stands for nothing")

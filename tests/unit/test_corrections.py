@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,17 @@ def test_headers_change_by_name_and_the_rest_stays_as_it_is() -> None:
 )
 def test_what_is_no_change_is_told(text: str, said: str) -> None:
     assert said in (objection(Correction(None, text), JSON, Bounds()) or "")
+
+
+@pytest.mark.parametrize(
+    ("last", "said"), [("h39999", "names 'h39999' twice"), ("other", "has to be an object")], ids=["twice", "once"]
+)
+def test_tens_of_thousands_of_names_keep_nobody_waiting(last: str, said: str) -> None:
+    text = json.dumps({f"h{number}": "x" for number in range(40_000)})
+    started = time.process_time()
+    with pytest.raises(ValueError, match=said):
+        read_changes(f'{text[:-1]}, "{last}": "y"}}')
+    assert time.process_time() - started < 5  # a slow case takes a minute
 
 
 @pytest.mark.parametrize(
