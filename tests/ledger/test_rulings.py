@@ -15,7 +15,7 @@ from redrive.ledger.drain.groups import Group
 from redrive.ledger.engine import Ledger
 from redrive.ledger.review import rulings
 from tests import blank
-from tests.ledger.planting import NOW, Plant
+from tests.ledger.planting import NOW, Plant, unchanged
 from tests.ledger.test_escalations import person, rows
 from tests.workshop import Workshop
 
@@ -142,6 +142,75 @@ def test_a_merge_that_is_taken_back_is_undone_with_what_it_had_brought_along(pla
         "select actor, action, reason from audit_events where action in ('revoke_ruling', 'split_groups')"
     )
     assert told == [("ben", "revoke_ruling", "same fix"), ("redrive", "split_groups", "ruling 1 was taken back by ben")]
+
+
+def aliases(plant: Plant) -> list[Any]:
+    return plant.rows("select group_id, merged_into, ruling_id from group_aliases order by group_id")
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one after the other"])
+def test_what_two_people_said_holds_until_both_take_it_back(plant: Plant, at_once: bool) -> None:
+    shelf, gnome = made(plant, "shelf fell from the wall", "gnome lost its hat")
+    first = rule(plant, "merge", gnome, shelf)
+    if not at_once:
+        apply(plant)
+    second = rule(plant, "merge", shelf, gnome)
+    apply(plant)
+    assert aliases(plant) == [(gnome, shelf, first)]
+    rulings.revoke(plant.ledger, first, by="ana")
+    apply(plant)
+    assert aliases(plant) == [(gnome, shelf, second)]
+    assert plant.value("select count(*) from audit_events where action = 'split_groups'") == 0, "nothing changed"
+    rulings.revoke(plant.ledger, second, by="ben")
+    apply(plant)
+    assert aliases(plant) == []
+
+
+def test_a_merge_holds_again_once_the_split_after_it_is_taken_back(plant: Plant) -> None:
+    shelf, gnome = made(plant, "shelf fell from the wall", "gnome lost its hat")
+    merge = rule(plant, "merge", gnome, shelf)
+    apply(plant)
+    split = rule(plant, "split", gnome, shelf)
+    apply(plant)
+    assert aliases(plant) == []
+    rulings.revoke(plant.ledger, split, by="ben")
+    apply(plant)
+    assert aliases(plant) == [(gnome, shelf, merge)]
+    assert made(plant, "gnome lost its hat") == [shelf]
+    with unchanged(plant):
+        assert apply(plant) == {"applied": 0, "refused": 0, "asked_elsewhere": 0}
+
+
+def test_a_merge_that_can_not_hold_again_says_why(plant: Plant) -> None:
+    shelf, gnome = made(plant, "shelf fell from the wall", "gnome lost its hat")
+    rule(plant, "merge", gnome, shelf)
+    split = rule(plant, "split", gnome, shelf)
+    apply(plant)
+    plant.stand(gnome)
+    rulings.revoke(plant.ledger, split, by="ben")
+    assert apply(plant)["refused"] == 1
+    assert refusals(plant) == [f"A standing decision about group {gnome} is about its words: revoke it first.", None]
+    with plant.ledger.read() as connection:
+        assert [one["status"] for one in rulings.listed(connection)] == ["revoked", "refused"]
+    with unchanged(plant):
+        apply(plant)
+    assert aliases(plant) == []
+
+
+@pytest.mark.parametrize("word", ["take back", "split"])
+def test_what_was_merged_with_one_of_two_goes_with_that_one_when_they_are_parted(plant: Plant, word: str) -> None:
+    shelf, gnome, boat = made(plant, "shelf fell from the wall", "gnome lost its hat", "boat sank in the bay")
+    first = rule(plant, "merge", gnome, shelf)
+    second = rule(plant, "merge", boat, gnome)
+    apply(plant)
+    assert aliases(plant) == [(gnome, shelf, first), (boat, shelf, second)]
+    if word == "split":
+        rule(plant, "split", gnome, shelf)
+    else:
+        rulings.revoke(plant.ledger, first, by="ben")
+    apply(plant)
+    assert aliases(plant) == [(boat, gnome, second)], "nobody ever said that shelf and boat are one"
+    assert made(plant, "shelf fell from the wall", "boat sank in the bay") == [shelf, gnome]
 
 
 def test_words_split_off_a_group_of_their_own(plant: Plant) -> None:

@@ -61,7 +61,30 @@ class InForce(NamedTuple):
         return next(((a, b) for a in some for b in others if frozenset((a, b)) in self.apart), None)
 
 
-_COLUMNS = ", ".join(Ruling._fields)
+_COLUMNS = ", ".join(f"group_rulings.{name}" for name in Ruling._fields)
+#: SQL: a ruling was carried out, and is neither taken back nor found to be impossible since.
+_HOLDS = "applied_at is not null and refusal is null and revoked_at is null"
+#: SQL over ``group_rulings``: what holds about two groups is that they are one. The newest word about them counts.
+_ARE_ONE = f"""
+ruling = 'merge' and {_HOLDS} and not exists (
+    select 1 from group_rulings newer
+    where
+        newer.ruling_id > group_rulings.ruling_id and {_HOLDS} and words is null
+        and (
+            (newer.group_id = group_rulings.group_id and newer.other_group_id = group_rulings.other_group_id)
+            or (newer.group_id = group_rulings.other_group_id and newer.other_group_id = group_rulings.group_id)
+        )
+)
+"""
+#: SQL that ends a select: rulings by which two groups are one, and they are not.
+_NOT_ONE = f"""
+from group_rulings
+left join group_aliases one on one.group_id = group_rulings.group_id
+left join group_aliases other on other.group_id = group_rulings.other_group_id
+where
+    coalesce(one.merged_into, group_rulings.group_id) <> coalesce(other.merged_into, group_rulings.other_group_id)
+    and {_ARE_ONE}
+"""
 
 
 def in_force(connection: Connection) -> InForce:
@@ -75,7 +98,7 @@ def in_force(connection: Connection) -> InForce:
             "select r.ruling, r.group_id, r.other_group_id, one.template, other.template as other_template"
             " from group_rulings r inner join failure_groups one on one.group_id = r.group_id"
             " inner join failure_groups other on other.group_id = r.other_group_id"
-            " where r.applied_at is not null and r.revoked_at is null and r.words is null order by r.ruling_id"
+            f" where {_HOLDS} and r.words is null order by r.ruling_id"
         )
     ).all()
     last = {frozenset((row.group_id, row.other_group_id)): row for row in rows}
@@ -117,7 +140,7 @@ def apply(ledger: Ledger, lease: RouteLease, now: datetime) -> dict[str, int]:
 
 
 #: SQL: whether somebody said something, or took it back, that no run has carried out yet.
-_SAID_SINCE = """
+_SAID_SINCE = f"""
 select exists (
     select 1 from group_rulings
     where applied_at is null and refusal is null and revoked_at is null
@@ -126,15 +149,15 @@ select exists (
     from group_aliases
     inner join group_rulings on group_rulings.ruling_id = group_aliases.ruling_id
     where group_rulings.revoked_at is not null
-)
+) or exists (select 1 {_NOT_ONE})
 """
 
 
 def _carry_out_all(tx: RunTransaction) -> dict[str, int]:
     """What was said since, for all routes."""
-    done = {"applied": 0, "refused": 0}
     aliases = Aliases(tx.connection)
     _undo_revoked(tx, aliases)
+    done = {"applied": 0, "refused": _agree(tx, aliases)}
     for row in tx.execute(
         sql(
             f"select {_COLUMNS} from group_rulings where applied_at is null and refusal is null"
@@ -142,33 +165,77 @@ def _carry_out_all(tx: RunTransaction) -> dict[str, int]:
         )
     ).all():
         one = Ruling._make(row)
-        problem = objection(tx.connection, one, aliases, tx.now)
-        if problem:
+        if not _carry_out_or_refuse(tx, one, aliases):
             done["refused"] += 1
-            tx.execute(
-                sql("update group_rulings set refusal = :refusal where ruling_id = :ruling_id"),
-                {"refusal": problem, "ruling_id": one.ruling_id},
-            )
-            record_event(tx, Action.REFUSE_RULING, selection={"ruling_id": one.ruling_id}, reason=problem)
             continue
-        _carry_out(tx, one, aliases)
         tx.execute(
             sql("update group_rulings set applied_at = :now where ruling_id = :ruling_id"),
             {"ruling_id": one.ruling_id},
         )
         done["applied"] += 1
+    done["refused"] += _agree(tx, aliases)
     return done
 
 
 def _undo_revoked(tx: RunTransaction, aliases: Aliases) -> None:
+    """What was merged by a ruling that was taken back is parted, unless somebody else says the same."""
     rows = tx.execute(
         sql(
-            "select a.group_id, r.ruling_id, r.revoked_by from group_aliases a"
+            "select a.group_id, r.ruling_id, r.revoked_by, r.group_id as one, r.other_group_id as other"
+            " from group_aliases a"
             " inner join group_rulings r on r.ruling_id = a.ruling_id where r.revoked_at is not null"
         )
     ).all()
     for row in rows:
-        aliases.part(tx, row.group_id, reason=f"ruling {row.ruling_id} was taken back by {row.revoked_by}")
+        the_same = tx.execute(
+            sql(
+                f"select ruling_id from group_rulings where {_ARE_ONE} and ((group_id = :one"
+                " and other_group_id = :other) or (group_id = :other and other_group_id = :one))"
+            ),
+            {"one": row.one, "other": row.other},
+        ).scalar()
+        if the_same is None:
+            aliases.part(tx, row.group_id, reason=f"ruling {row.ruling_id} was taken back by {row.revoked_by}")
+            continue
+        tx.execute(
+            sql("update group_aliases set ruling_id = :ruling_id where group_id = :group_id"),
+            {"ruling_id": the_same, "group_id": row.group_id},
+        )
+
+
+def _agree(tx: RunTransaction, aliases: Aliases) -> int:
+    """Groups are one where a ruling that holds says so, also if others that were carried out since are taken back; and
+    none is called by another's name for a ruling about two that are apart by now. How many rulings can't hold any
+    more."""
+    merged = tx.execute(
+        sql(
+            "select a.group_id, r.ruling_id, r.group_id as one, r.other_group_id as other from group_aliases a"
+            " inner join group_rulings r on r.ruling_id = a.ruling_id"
+        )
+    ).all()
+    while apart := [row for row in merged if aliases.root(row.one) != aliases.root(row.other)]:
+        for row in apart:
+            aliases.part(tx, row.group_id, reason=f"the groups of ruling {row.ruling_id} are apart by now")
+        merged = [row for row in merged if row not in apart]
+    refused = 0
+    for row in tx.execute(sql(f"select {_COLUMNS} {_NOT_ONE} order by group_rulings.ruling_id")).all():
+        if aliases.root(row.group_id) != aliases.root(row.other_group_id):
+            refused += not _carry_out_or_refuse(tx, Ruling._make(row), aliases)
+    return refused
+
+
+def _carry_out_or_refuse(tx: RunTransaction, one: Ruling, aliases: Aliases) -> bool:
+    """Whether it could be carried out; its row says why not."""
+    problem = objection(tx.connection, one, aliases, tx.now)
+    if problem is None:
+        _carry_out(tx, one, aliases)
+        return True
+    tx.execute(
+        sql("update group_rulings set refusal = :refusal where ruling_id = :ruling_id"),
+        {"refusal": problem, "ruling_id": one.ruling_id},
+    )
+    record_event(tx, Action.REFUSE_RULING, selection={"ruling_id": one.ruling_id}, reason=problem)
+    return False
 
 
 def objection(connection: Connection, one: Ruling, aliases: Aliases, now: datetime) -> str | None:
