@@ -6,6 +6,7 @@ from pathlib import Path
 
 from redrive.ledger.account import inspecting
 from redrive.ledger.delivery import breakers
+from redrive.ledger.review import applying
 from tests import query_plans
 from tests.probe import numbers
 from tests.workshop import KEY_ERROR, Workshop
@@ -58,13 +59,19 @@ def test_what_people_released_is_sent_without_a_look_at_what_else_was_ever_decid
 
 
 def open_messages(
-    shop: Workshop, count: int, *, state: str = "'waiting'", destination: str = "'orders'", group: str = "null"
+    shop: Workshop,
+    count: int,
+    *,
+    state: str = "'waiting'",
+    plan: str = "'requeue'",
+    destination: str = "'orders'",
+    group: str = "null",
 ) -> None:
     """So many messages of the route; the others are SQL, of the number ``n`` of each."""
     shop.change(
         "insert into messages (message_id, redrive_id, route, source, kind, broker_message_id, body_hash, body_bytes,"
         f" copy_id, state, plan, next_attempt_at, changed_at, destination, group_id) {numbers(count)} select n, n,"
-        f" 'orders', 'orders-dlq', 'dead_letter', n, zeroblob(16), 9, n, {state}, 'requeue', '2026-01-01',"
+        f" 'orders', 'orders-dlq', 'dead_letter', n, zeroblob(16), 9, n, {state}, {plan}, '2026-01-01',"
         f" '2025-10-01', {destination}, {group} from n"
     )
 
@@ -106,3 +113,21 @@ def test_a_look_at_a_route_goes_through_what_its_gates_hold_once(tmp_path: Path)
         with query_plans.counted() as work, shop.ledger.read() as connection:
             look(connection, "orders", shop.now())
         assert work.hundreds < 1.6 * once.hundreds, (look.__name__, work.hundreds, once.hundreds)
+
+
+def test_a_page_of_what_is_decided_is_read_without_a_look_at_all_of_it(tmp_path: Path) -> None:
+    """What people released stays decided until it is sent: each page would go through hundreds of thousands."""
+    took = []
+    for count in (2_000, 20_000):
+        shop = Workshop(tmp_path / str(count))
+        open_messages(shop, count, state="'escalated'", plan="null")
+        shop.change(
+            "insert into escalated_messages (message_id, route, reason, size_bytes, source, attempts, escalated_at,"
+            f" status, decision, decided_by, decided_at) {numbers(count)} select n, 'orders', 'x', 9, 'orders-dlq', 0,"
+            " '2025-10-01', 'decided', 'redeliver', 'ana', '2025-10-01' from n"
+        )
+        with query_plans.counted() as work, shop.ledger.read() as connection:
+            page = applying.decided(connection, "orders", approvals=1, after=count // 2, limit=200)
+        assert [one.message_id for one in page] == list(range(count // 2 + 1, count // 2 + 201))
+        took.append(work.hundreds)
+    assert took[1] < 1.5 * took[0], took

@@ -57,6 +57,14 @@ escalated_messages = Table(
     CheckConstraint("status <> 'applied' or decision is not null", name="status_needs_decision"),
     Index("ix_escalated_messages_message_id", "message_id"),
     Index("ix_escalated_messages_status_group_id", "status", "route", "group_id", "escalation_id"),
+    # What is decided, page by page: what was released stays decided until it is sent.
+    Index(
+        "ix_escalated_messages_decided",
+        "route",
+        "escalation_id",
+        sqlite_where=text("status = 'decided'"),
+        postgresql_where=text("status = 'decided'"),
+    ),
     # What came since a moment, and of which groups.
     Index("ix_escalated_messages_route_escalated_at", "route", "escalated_at", "group_id"),
     # What was decided together: what became of it, and how it is taken back.

@@ -222,6 +222,14 @@ def upgrade() -> None:
     )
     op.create_index("ix_escalated_messages_message_id", "escalated_messages", ["message_id"], unique=False)
     op.create_index(
+        "ix_escalated_messages_decided",
+        "escalated_messages",
+        ["route", "escalation_id"],
+        unique=False,
+        sqlite_where=sa.text("status = 'decided'"),
+        postgresql_where=sa.text("status = 'decided'"),
+    )
+    op.create_index(
         "ix_escalated_messages_route_escalated_at",
         "escalated_messages",
         ["route", "escalated_at", "group_id"],
