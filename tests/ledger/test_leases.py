@@ -255,7 +255,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "ask_about_suspected": lambda p, z, s: suspects.write_reviews(
         p.ledger, z, [escalations.Review(CANDIDATE, b"", None, [], None, "discard")], p.now
     ),
-    "adopt": lambda p, z, s: suspects.adopt(p.ledger, z, p.now),
+    "adopt": lambda p, z, s: suspects.adopt(p.ledger, z, [1], p.now),
     "give_up_batch": lambda p, z, s: batches.give_up(
         p.ledger, z, batches.Batch(1, "orders", "q", "dead_letter", "u", 1, "recorded"), by="ana", reason="x", now=p.now
     ),

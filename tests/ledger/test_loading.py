@@ -295,12 +295,49 @@ def test_an_id_that_is_taken_already_stops_no_decision_on_a_suspected_copy(plant
     plant.change("update messages set redrive_id = :taken where message_id = (select max(message_id) from messages)",
                  taken=taken)  # fmt: skip
     with plant.ledger.read() as connection:
-        (candidate,) = suspects.candidates(connection, "orders", after=-1, limit=9)
+        (candidate,) = suspects.candidates(connection, "orders", after=-1, limit=9, max_bytes=9)
     review = Review(candidate, b"{}", None, (), None, "discard")
     suspects.write_reviews(plant.ledger, plant.lease, [review], plant.now)
     plant.change("update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = 'x'")
-    assert suspects.adopt(plant.ledger, plant.lease, plant.now) == 1
+    assert suspects.adopt(plant.ledger, plant.lease, [copy], plant.now) == 1
     assert plant.redrive_id(copy).startswith(f"{taken}-")
+    assert balance(plant) == (0, 0)
+
+
+def test_decisions_on_suspected_copies_are_taken_up_page_by_page(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    for headers in (b"first", b"second", b"third", b"fourth", b"fifth"):
+        plant.load(coming_back(plant, one, headers_hash=headers))
+    with plant.ledger.read() as connection:
+        asked = suspects.candidates(connection, "orders", after=-1, limit=9, max_bytes=99)
+        assert suspects.candidates(connection, "orders", after=-1, limit=2, max_bytes=99) == asked[:2]
+        assert suspects.candidates(connection, "orders", after=-1, limit=9, max_bytes=13) == asked[:2]
+        assert suspects.candidates(connection, "orders", after=-1, limit=9, max_bytes=1) == asked[:1]
+    copies = [candidate.copy_id for candidate in asked]
+    assert len(copies) == 4
+    reviews = [Review(candidate, b"0123456789", None, (), None, "discard") for candidate in asked]
+    suspects.write_reviews(plant.ledger, plant.lease, reviews, plant.now)
+
+    def page(after: int = -1, limit: int = 9, max_bytes: int = 99) -> list[suspects.DecidedCopy]:
+        with plant.ledger.read() as connection:
+            return suspects.decided(connection, "orders", after=after, limit=limit, max_bytes=max_bytes)
+
+    assert page() == []
+    plant.change("update escalated_messages set decision = 'discard', decided_by = 'ana' where message_id <> :id",
+                 id=copies[1])  # fmt: skip
+    decided = page()
+    assert [(found.copy_id, found.has_body, found.size_bytes) for found in decided] == [
+        (copies[0], True, 10), (copies[2], True, 10), (copies[3], True, 10)
+    ]  # fmt: skip
+    assert page(limit=2) == page(max_bytes=25) == decided[:2]
+    assert page(max_bytes=1) == decided[:1]
+    assert page(after=decided[0].escalation_id) == decided[1:]
+    assert suspects.adopt(plant.ledger, plant.lease, copies[:3], plant.now) == 2
+    assert page() == decided[2:]
+    assert plant.rows("select message_id, state from messages where parent_id is not null order by message_id") == [
+        (copies[0], "escalated"), (copies[2], "escalated")
+    ]  # fmt: skip
     assert balance(plant) == (0, 0)
 
 

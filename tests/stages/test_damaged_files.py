@@ -2,7 +2,8 @@
 
 import base64
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +14,11 @@ from redrive import selectors
 from redrive.classification import executor
 from redrive.classification.case_finder import CaseSettings
 from redrive.errors import StagingError, UsageError
-from redrive.ledger.engine import sql
+from redrive.ledger.drain import suspects
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.review.escalations import Review
 from redrive.ledger.selecting import Selection
+from redrive.ledger.transactions import RouteLease
 from redrive.message import DeadLetter, Header, body_hash
 from redrive.stages import pipeline
 from redrive.staging import file_schemas
@@ -544,3 +548,43 @@ def test_a_suspected_copy_whose_file_is_back_is_what_the_file_says(
     assert workshop.query("select body_hash, body_bytes from messages where message_id = :id", id=copy_id) == [
         (body_hash(b"other"), 5)
     ]
+
+
+@pytest.mark.parametrize(("page", "page_bytes"), [(2, 1_000), (500, 25)], ids=["by number", "by bytes"])
+def test_of_suspected_copies_a_few_are_held_at_a_time(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, page: int, page_bytes: int
+) -> None:
+    """A queue that is staged twice may make one of every message: asked about, and decided, with all their bodies."""
+    workshop.die(*(letter * 10 for letter in "abcde"), error=KEY_ERROR)
+    workshop.cycle()
+    workshop.change(
+        "insert into repeat_copies (copy_id, route, source, kind, message_id, broker_message_id, seen_at)"
+        " select message_id + 500, route, source, 'suspected', message_id, broker_message_id, changed_at from messages"
+    )
+    workshop.change("update staging_batches set copies = 2, suspected_copies = 1")
+    for path in Path(workshop.settings.staging).rglob("*.parquet"):
+        path.unlink()
+    monkeypatch.setattr("redrive.stages.escalate.PAGE", page)
+    monkeypatch.setattr("redrive.stages.escalate.PAGE_BYTES", page_bytes)
+    asked: list[int] = []
+    read: list[int] = []
+    write_reviews = suspects.write_reviews
+
+    def counted(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: datetime) -> int:
+        asked.append(len(reviews))
+        return write_reviews(ledger, lease, reviews, now)
+
+    def bodies(_: object, copy_ids: Sequence[int]) -> dict[int, bytes]:
+        read.append(len(copy_ids))
+        return dict.fromkeys(copy_ids, b"other")
+
+    monkeypatch.setattr(suspects, "write_reviews", counted)
+    monkeypatch.setattr("redrive.stages.escalate.bodies", bodies)
+    run = workshop.begin()
+    pipeline.escalate(workshop.settings, run, **workshop.options())
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    assert asked == [2, 2, 1]
+    workshop.change("update escalated_messages set decision = 'discard', decided_by = 'ana', note = 'x'")
+    assert workshop.review()["discarded"] == 10
+    assert read == [2, 2, 1]
+    assert workshop.query("select sum(new_copies), sum(suspected_copies) from staging_batches") == [(10, 0)]

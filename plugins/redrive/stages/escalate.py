@@ -81,7 +81,7 @@ def _ask_about_suspected(context: Context) -> None:
     after = -1
     while True:
         with context.ledger.read() as connection:
-            page = suspects.candidates(connection, context.name, after=after, limit=PAGE)
+            page = suspects.candidates(connection, context.name, after=after, limit=PAGE, max_bytes=PAGE_BYTES)
         if not page:
             return
         after = page[-1].message_id

@@ -21,9 +21,7 @@ def apply_decisions(context: Context) -> dict[str, int]:
     totals = {"released": 0, "discarded": 0, "refused": 0}
     rulings.apply(context.ledger, context.lease, context.now())
     standing.apply(context.ledger, context.lease, approvals=context.route.approvals, now=context.now())
-    with context.ledger.read() as connection:
-        missing = suspects.without_payload(connection, context.name)
-    suspects.adopt(context.ledger, context.lease, context.now(), escalate.bodies(context, missing))
+    _adopt(context)
     bounds, canary = bounds_of(context.route), context.route.canary
     after = -1
     while True:
@@ -65,6 +63,21 @@ def apply_decisions(context: Context) -> dict[str, int]:
         # Not left to the next plan: a delivery may come first, and a claim looks at no gate.
         plan.admit(context)
     return totals
+
+
+def _adopt(context: Context) -> None:
+    """Suspected copies on which somebody decided become messages, as many at a time as are asked about together."""
+    after = -1
+    while True:
+        with context.ledger.read() as connection:
+            page = suspects.decided(
+                connection, context.name, after=after, limit=escalate.PAGE, max_bytes=escalate.PAGE_BYTES
+            )
+        if not page:
+            return
+        after = page[-1].escalation_id
+        missing = escalate.bodies(context, [one.copy_id for one in page if not one.has_body])
+        suspects.adopt(context.ledger, context.lease, [one.copy_id for one in page], context.now(), missing)
 
 
 def objection(one: Decided, bounds: Bounds) -> str | None:

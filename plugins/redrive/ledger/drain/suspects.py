@@ -9,13 +9,14 @@ import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
+from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move, record_event
-from redrive.ledger.review.escalations import Candidate, Review, insert_reviews, reopen
+from redrive.ledger.review.escalations import Candidate, Review, insert_reviews, reopen, within
 from redrive.ledger.schema import ledger_id
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import Question, State
@@ -30,8 +31,9 @@ UNKNOWN_BODY = (
 )
 
 
-def candidates(connection: Connection, route: str, *, after: int, limit: int) -> list[Candidate]:
-    """Suspected copies without a review row after copy id ``after``; what their likely first copy was found to be."""
+def candidates(connection: Connection, route: str, *, after: int, limit: int, max_bytes: int) -> list[Candidate]:
+    """Suspected copies without a review row after copy id ``after``; what their likely first copy was found to be. At
+    most ``limit``, and so many that their first copies have ``max_bytes`` (at least one)."""
     rows = connection.execute(
         sql(
             "select r.copy_id, r.source, r.message_id as first_id, r.enqueued_at, r.broker_message_id,"
@@ -42,7 +44,7 @@ def candidates(connection: Connection, route: str, *, after: int, limit: int) ->
         ),
         {"route": route, "after": after, "limit": limit},
     )
-    return [
+    found = [
         Candidate(
             row.copy_id, SUSPECTED, row.copy_id, row.source, row.destination, row.cause, row.group_id,
             f"It may be a second copy of message {row.redrive_id or row.first_id}: then discard it. The broker gives no"
@@ -52,6 +54,7 @@ def candidates(connection: Connection, route: str, *, after: int, limit: int) ->
         )
         for row in rows
     ]  # fmt: skip
+    return found[: within(max_bytes, (one.body_bytes for one in found))]
 
 
 def write_reviews(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: datetime) -> int:
@@ -74,37 +77,60 @@ def write_reviews(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], 
     return len(reviews)
 
 
-def without_payload(connection: Connection, route: str) -> list[int]:
-    """Suspected copies on which somebody decided and whose review row has no payload: their file could not be read."""
+class DecidedCopy(NamedTuple):
+    """A suspected copy on which somebody decided."""
+
+    escalation_id: int
+    copy_id: int
+    has_body: bool  # False: its file could not be read when people were asked
+    size_bytes: int  # of the body
+
+
+def decided(connection: Connection, route: str, *, after: int, limit: int, max_bytes: int) -> list[DecidedCopy]:
+    """Suspected copies on which somebody decided, by their review rows after ``after``; at most ``limit``, and so many
+    that their bodies have ``max_bytes`` (at least one)."""
     rows = connection.execute(
         sql(
-            "select r.copy_id from repeat_copies r inner join escalated_messages e on e.message_id = r.copy_id"
-            " where r.route = :route and r.kind = 'suspected' and e.status = 'decided' and e.payload is null"
-            " and e.payload_bytes is null order by r.copy_id"
+            "select e.escalation_id, r.copy_id, e.payload is not null or e.payload_bytes is not null as has_body,"
+            " e.size_bytes from escalated_messages e"
+            " inner join repeat_copies r on r.copy_id = e.message_id and r.kind = 'suspected'"
+            " where e.route = :route and e.status = 'decided' and e.escalation_id > :after"
+            " order by e.escalation_id limit :limit"
         ),
-        {"route": route},
+        {"route": route, "after": after, "limit": limit},
     )
-    return [int(copy_id) for copy_id in rows.scalars()]
+    found = [DecidedCopy(row.escalation_id, row.copy_id, bool(row.has_body), row.size_bytes) for row in rows]
+    return found[: within(max_bytes, (one.size_bytes for one in found))]
 
 
-def adopt(ledger: Ledger, lease: RouteLease, now: datetime, bodies: Mapping[int, bytes] = MappingProxyType({})) -> int:
-    """Suspected copies on which somebody decided become messages under review; the decision is applied after this.
+def adopt(
+    ledger: Ledger,
+    lease: RouteLease,
+    copy_ids: Sequence[int],
+    now: datetime,
+    bodies: Mapping[int, bytes] = MappingProxyType({}),
+) -> int:
+    """Of these suspected copies those on which somebody decided become messages under review; the decision is applied
+    after this. How many.
 
-    ``bodies``: of those :func:`without_payload`, as far as their files can be read by now. Of the others nobody knows
-    what they are, so the decision is refused; but for a discard, which says that it is what its first copy is.
+    ``bodies``: of those whose review rows have none, as far as their files can be read by now. Of the others nobody
+    knows what they are, so the decision is refused; but for a discard, which says that it is what its first copy is.
     """
     with ledger.under(lease, now) as tx:
         prefix = ledger_id(tx.connection)
+        tx.temporary("chosen", "copy_id bigint primary key")
+        tx.bulk("chosen", ("copy_id",), [(copy_id,) for copy_id in copy_ids])
         rows = tx.execute(
             sql(
                 "select r.copy_id, r.message_id as first_id, r.source, r.broker_message_id, r.enqueued_at,"
                 " coalesce(m.origin, e.destination) as origin, e.destination, e.cause, e.group_id, e.message_key,"
                 " e.size_bytes, e.payload, e.payload_bytes, e.decision, m.body_hash as first_hash, b.kind,"
                 " b.recorded_at, e.reason, m.order_key, m.dead_lettered_at from repeat_copies r"
-                " inner join escalated_messages e on e.message_id = r.copy_id and e.status = 'decided'"
+                " inner join escalated_messages e on e.message_id = r.copy_id"
                 " inner join staging_batches b on b.batch_id = r.copy_id / 1048576"
                 " left join messages m on m.message_id = r.message_id"
-                " where r.route = :route and r.kind = 'suspected' order by r.copy_id"
+                f" where {tx.dialect.few('r.copy_id', 'select copy_id from chosen')} and r.route = :route"
+                f" and r.kind = 'suspected' and {tx.dialect.in_row('e.status')} = 'decided' order by r.copy_id"
             )
         ).all()
         adopted = 0
