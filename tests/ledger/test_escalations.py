@@ -777,6 +777,33 @@ def test_ready_made_queries_answer(bug: Workshop, query: Path) -> None:
     assert [row[column] for row in found] == answers
 
 
+@pytest.mark.server
+def test_a_transaction_that_saw_a_message_under_review_does_not_change_its_release(
+    postgres_database: str, tmp_path: Path
+) -> None:
+    """On PostgreSQL one of REPEATABLE READ sees it there whatever others have committed since."""
+    workshop = Workshop(tmp_path, postgres_database)
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    person(workshop, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    engine = sa.create_engine(workshop.ledger.url, isolation_level="REPEATABLE READ")
+    try:
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("select state from redrive.messages").scalar() == "escalated"
+            assert workshop.review()["released"] == 1
+            with pytest.raises(DatabaseError, match="could not serialize access"):
+                connection.exec_driver_sql(
+                    "update redrive.escalated_messages set decision = 'discard', decided_by = 'ben'"
+                )
+    finally:
+        engine.dispose()
+    workshop.cycle()
+    assert rows(workshop, "status, decision, decided_by") == [("applied", "redeliver", "ana")]
+    assert workshop.bodies("orders") == [b"a"]
+    assert workshop.audit() == []
+    workshop.ledger.close()
+
+
 # --- logins of people -------------------------------------------------------------------------------------
 
 

@@ -200,6 +200,15 @@ def apply(
                 f" where taken.what = 'redeliver' and messages.state = 'waiting' and plan = '{Plan.RELEASE}'",
                 first=first,
             )
+            if tx.dialect.for_update:
+                # Whose transaction began before this one ends sees the message under review for as long as it lasts,
+                # and what was locked and not changed it may change: with this its change fails.
+                tx.execute(
+                    sql(
+                        "update escalated_messages set applied_at = applied_at where escalation_id in"
+                        " (select escalation_id from taken where what = 'redeliver')"
+                    )
+                )
         discarded = sum(
             move_each(
                 tx,
