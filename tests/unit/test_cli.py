@@ -640,12 +640,12 @@ def test_a_route_that_is_watched_is_watched_on_whatever_failed(
     monkeypatch.setattr(runs, "read_settings", lambda: load(folder / "redrive.yaml"))
     monkeypatch.setattr(runs.time, "sleep", pauses.append)
     with pytest.raises(KeyError):
-        runs.run("orders", selection=Selection(), watch=True)
+        runs.run.__wrapped__("orders", selection=Selection(), watch=True)
     assert pauses == [60, 60]
     assert "queue orders failed: away; the next run in 60 s" in capsys.readouterr().err
     trouble.append(QueuesFailed("queue orders failed: away"))
     with pytest.raises(QueuesFailed):
-        runs.run("orders", selection=Selection())
+        runs.run.__wrapped__("orders", selection=Selection())
 
 
 def test_a_report_keeps_this_run_and_all_apart_and_says_why_people_are_asked() -> None:

@@ -312,7 +312,7 @@ def test_a_number_can_come_from_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["rate: {per_second: .inf}", "canary: {grow: .inf}", "rate: {causes: {throttled: {per_second: .inf}}}"]
+    "part", ["rate: {per_second: .inf}", "canary: {grow: .inf}", "causes: {throttled: {rate: {per_second: .inf}}}"]
 )
 def test_a_number_without_end_is_refused_by_its_key(part: str) -> None:
     """YAML has it, and nothing can be counted with it: every delivery would fail over it."""
