@@ -343,6 +343,11 @@ routes:
     assert b.canary is None
 
 
+def test_a_header_that_no_failure_text_is_taken_from_may_be_masked() -> None:
+    masks = route("redact: ['attribute:x-user']\nevidence: ['attribute:why', 'body:$.x-user']").redact
+    assert masks == ("attribute:x-user",)
+
+
 def test_a_mistake_in_defaults_is_told_once_and_there() -> None:
     text = "defaults: {drain: {shrads: 4}, slo: soon}\n"
     routes = "".join(f"  {name}: {{broker: memory, sources: [{{queue: q}}]}}\n" for name in "abc")
@@ -419,6 +424,11 @@ routes:
         ("canary: {observe: soon}", "routes.r.canary.observe: 'soon' is not a duration"),
         ("schedule: '61 * * * *'", "routes.r.schedule: '61 * * * *': '61' is not between 0 and 59"),
         ("redact: [emial]", "routes.r.redact.0: 'emial': write email, card, credentials or a path"),
+        ("redact: [email, 'attribute:Error_Message']", "routes.r.redact.1: attribute:Error_Message: failure texts of"),
+        (
+            "redact: ['attribute:why']\nevidence: ['attribute:Why']",
+            "routes.r.redact.0: attribute:why: failure texts of",
+        ),
         ("evidence: [key]", "routes.r.evidence.0: key can't be used here; possible are attribute, body"),
         ("broker: rabbitmq\nconnection: c\nisolation: {action: close}", "routes.r.isolation.action:"),
         (

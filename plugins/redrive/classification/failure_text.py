@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redrive.message import Header
-from redrive.selectors import Selector
+from redrive.selectors import Kind, Selector
 
 #: Characters of a failure text that are looked at: its beginning and its end, where root causes are named.
 HEAD = 4096
@@ -231,6 +231,14 @@ def pick(
     if own and not known:
         text = f"{own}: {text}" if text else own
     return Evidence(cut(text), known)
+
+
+def is_told_by(header: str, evidence: Sequence[Selector]) -> bool:
+    """Whether a failure text may hold the header's value, where a route's own ``evidence`` is this; :func:`pick` looks
+    at the usual headers wherever ``evidence`` finds nothing."""
+    return header.lower() in _RANK or any(
+        one.kind is Kind.ATTRIBUTE and one.name.lower() == header.lower() for one in evidence
+    )
 
 
 def cut(text: str) -> str:

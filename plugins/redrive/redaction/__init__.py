@@ -1,8 +1,9 @@
 """What people are not shown: the values that a route's ``redact`` names, masked in any text on its way to eyes.
 
 Rules are ``email``, ``card`` (a payment card's number with a right check digit), ``credentials`` (bearer tokens, and
-what stands behind ``password=`` and the like), ``attribute:NAME`` (a header's value) and paths into JSON such as
-``$.customer.name``, ``$.items[*].phone`` or ``$..iban`` (at any depth).
+what stands behind ``password=`` and the like), ``attribute:NAME`` (a header's value; a route's settings refuse one that
+failure texts are taken from) and paths into JSON such as ``$.customer.name``, ``$.items[*].phone`` or ``$..iban`` (at
+any depth).
 
 Masking is for pages, examples and logs. Staging, the review table and what is redelivered are never touched. It errs
 on the side of masking: a body that is cut off or no proper JSON is walked as far as it goes, and what looks like a
@@ -11,9 +12,11 @@ raises nothing, whatever the text is.
 """
 
 from redrive.redaction.masks import MASKED
-from redrive.redaction.rules import CARD, EMAIL, Redactor, as_example, check, of_rules, redactor
+from redrive.redaction.rules import CARD, EMAIL, Redactor, as_example, check, header_of, of_rules, redactor
 
-__all__ = ["CARD", "EMAIL", "MASKED", "Redactor", "as_example", "check", "of_rules", "redactor", "said_by"]
+__all__ = [
+    "CARD", "EMAIL", "MASKED", "Redactor", "as_example", "check", "header_of", "of_rules", "redactor", "said_by",
+]  # fmt: skip
 
 
 def said_by(mask: Redactor, text: str) -> str:

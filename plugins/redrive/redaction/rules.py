@@ -34,7 +34,7 @@ class Redactor:
         self._email = EMAIL in chosen
         self._card = CARD in chosen
         self._credentials = CREDENTIALS in chosen
-        self._headers = {one.removeprefix(ATTRIBUTE).lower() for one in chosen if one.startswith(ATTRIBUTE)}
+        self._headers = {name.lower() for one in chosen if (name := header_of(one)) is not None}
         self._paths = tuple(dict.fromkeys(paths.parse(one) for one in chosen if one.startswith("$")))
         names = {next((step for step in reversed(path) if isinstance(step, str)), "") for path in self._paths} - {""}
         self._names = paths.before_values_of(names) if names else None
@@ -124,6 +124,11 @@ def of_rules(rules: tuple[str, ...]) -> Redactor:
 def as_example(text: str) -> str:
     """``text`` as it may be kept as the example of its group, which people of every route may see."""
     return of_rules((EMAIL, CARD, CREDENTIALS))(text)
+
+
+def header_of(rule: str) -> str | None:
+    """The name of the header whose value the rule masks; None where it names none."""
+    return rule.removeprefix(ATTRIBUTE) if rule.startswith(ATTRIBUTE) else None
 
 
 def check(rule: str) -> str:

@@ -5,9 +5,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from redrive import corrections
+from redrive import corrections, redaction
 from redrive.brokers import registry
 from redrive.brokers.base import BrokerKind
+from redrive.classification import failure_text
 from redrive.classification.causes import Cause
 from redrive.settings.processed_check import ProcessedCheck
 from redrive.settings.route_parts import (
@@ -126,8 +127,8 @@ class Route(Part):
         default=(),
         max_length=50,
         description="What is masked where texts of messages are shown, never in staging or what is redelivered: "
-        "`email`, `card`, `credentials`, `attribute:NAME`, or a path such as `$.customer.name`, `$.items[*].phone`, "
-        "`$..iban`.",
+        "`email`, `card`, `credentials`, `attribute:NAME` (not of a header that failure texts are taken from), or a "
+        "path such as `$.customer.name`, `$.items[*].phone`, `$..iban`.",
     )
     search: tuple[SearchSelector, ...] = Field(
         default=(),
@@ -210,6 +211,14 @@ class Route(Part):
                         f"{origin!r} is a source of this route too: what goes back there from {source.queue!r} is"
                         " drained again, a loop",
                     )
+        for position, rule in enumerate(self.redact):
+            header = redaction.header_of(rule)
+            if header is not None and failure_text.is_told_by(header, self.evidence):
+                raise problem(
+                    f"redact.{position}",
+                    f"{rule}: failure texts of this route are taken from this header, and are shown; mask what it may"
+                    " hold by email, card, credentials or a path",
+                )
         closes = kind is None or kind.capabilities.closes_connections
         if self.isolation.action == "close_connection" and not closes:
             raise problem("isolation.action", f"close_connection is not possible with broker {self.broker}")
