@@ -81,11 +81,36 @@ def test_of_plain_text_addresses_and_cards_are_locked() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('to "john doe"@example.com,', ('"john doe"@example.com',)),
+        ("j\\u00fcrgen@example.com 4111\u20131111\u20131111\u20131111", (
+            "j\\u00fcrgen@example.com", "4111\u20131111\u20131111\u20131111"
+        )),
+        ('{"a": "4111_1111_1111_1111", "items": [{"ph\\u006fne": 1}]}', ('"4111_1111_1111_1111"', "1")),
+        ('{"Message": "\\n{\\"secret\\": \\"x\\"}"}', ('"\\n{\\"secret\\": \\"x\\"}"',)),
+    ],
+)  # fmt: skip
+def test_a_value_in_another_spelling_comes_back_as_it_was_written(text: str, values: tuple[str, ...]) -> None:
+    found = locked(text)
+    assert found.values == values
+    assert found.restore(found.shown) == text
+
+
+def test_what_is_hidden_since_a_path_has_no_name_comes_back() -> None:
+    found = lock('\ufeff [{"name": "Kim", ', of_rules(("$[0]",)))
+    assert found is not None
+    assert found.shown == "\ufeff [redacted 1]"
+    assert found.restore(found.shown) == '\ufeff [{"name": "Kim", '
+
+
+@pytest.mark.parametrize(
     "text",
     [
         pytest.param('{"secret": "x", "note": "[redacted 1]"}', id="what looks like a lock"),
         pytest.param('{"secret": "x"', id="cut off"),
         pytest.param("secret=x", id="by its name only"),
+        pytest.param('\ufeff{"secret": "x"}', id="behind a byte order mark"),
     ],
 )
 def test_what_is_not_certain_is_not_locked(text: str) -> None:

@@ -7,7 +7,8 @@ any depth).
 
 Masking is for pages, examples and logs. Staging, the review table and what is redelivered are never touched. It errs
 on the side of masking: a body that is cut off or no proper JSON is walked as far as it goes, and what looks like a
-value of the last name of a path is masked there too. Everything here takes time linear in the length of the text and
+value of the last name of a path is masked there too; where a path has no name, as ``$.*``, all from the first bracket
+on. Everything here takes time linear in the length of the text and
 raises nothing, whatever the text is.
 """
 

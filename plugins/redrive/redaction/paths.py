@@ -7,7 +7,8 @@ from enum import Enum
 from typing import Final
 
 from redrive.errors import SelectorError
-from redrive.redaction.masks import MASK
+from redrive.redaction.escapes import Unescaped
+from redrive.redaction.masks import MASK, MASKED
 
 MAX_STEPS: Final = 32
 
@@ -52,7 +53,22 @@ def parse(text: str) -> Steps:
 
 
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}\[\],:]|[^\s{}\[\],:"]++', re.DOTALL)
+# A mask has a bracket, too.
+_MAY_BEGIN = re.compile(rf"(?!{MASKED.pattern})[{{\[]")
+_FRONT = re.compile(rf"[\s\ufeff]*+(?={_MAY_BEGIN.pattern})")
 _State = frozenset[tuple[int, int]]  # which path, and how many of its steps are behind us
+
+
+def begins_at(text: str) -> int | None:
+    """Where the JSON begins if ``text`` is some, proper or not, maybe behind a byte order mark; else None."""
+    front = _FRONT.match(text)
+    return front and front.end()
+
+
+def without_brackets(text: str) -> str:
+    """``text`` up to where JSON may begin in it, and a mask for the rest."""
+    found = _MAY_BEGIN.search(text)
+    return text if found is None else text[: found.start()] + MASK
 
 
 class Walk:
@@ -154,13 +170,13 @@ class Walk:
         word = token[0]
         if hide:
             self._leave_out(token.start(), token.end(), f'"{MASK}"')
-        elif _closed(word) and word[1:].lstrip()[:1] in ("{", "["):
+        elif _closed(word) and ("{" in word or "[" in word or "\\u" in word):
             try:
                 inner = str(json.loads(word, strict=False))
             except ValueError:
                 self._proper = False
                 return
-            if (shown := self._nested(inner)) != inner:
+            if begins_at(inner) is not None and (shown := self._nested(inner)) != inner:
                 self._leave_out(token.start(), token.end(), json.dumps(shown, ensure_ascii=False))
 
     def _leave_out(self, start: int, end: int, instead: str) -> None:
@@ -173,14 +189,31 @@ def _closed(word: str) -> bool:
 
 
 def before_values_of(names: Iterable[str]) -> re.Pattern[str]:
-    """What stands before a value of one of ``names`` in a text that is no JSON."""
-    either = "|".join(re.escape(name) for name in sorted(names, key=lambda name: (-len(name), name)))
-    return re.compile(rf"(?<!\w)(?:{either})(?!\w)(?:\\?[\"'])?\s{{0,8}}(?:=>|[:=])\s{{0,8}}", re.IGNORECASE)
+    """What stands before a value of one of ``names`` in a text that is no JSON, and in which no ``\\u`` is left."""
+    either = "|".join(_as_written(name) for name in sorted(names, key=lambda name: (-len(name), name)))
+    return re.compile(rf"(?<!\w)(?:{either})(?!\w)(?:\\{{0,15}}[\"'])?\s{{0,8}}(?:=>|[:=])\s{{0,8}}", re.IGNORECASE)
 
 
+def _as_written(name: str) -> str:
+    """What finds the name, bare and as JSON writes it, also within a JSON text within a JSON text."""
+    parts = []
+    for character in name:
+        short = "/" if character == "/" else json.dumps(character, ensure_ascii=False)[2:-1]  # what follows a backslash
+        if character == "\\":
+            parts.append(r"\\{1,16}")
+        elif len(short) == 1:
+            parts.append(rf"(?:{re.escape(character)}|\\{{1,8}}{re.escape(short)})")
+        else:
+            parts.append(re.escape(character))
+    return "".join(parts)
+
+
+_BARE = re.compile(r"[^\s,;&}\])\"'<>]++")
 _VALUE = re.compile(
-    r'(?P<double>"(?:[^"\\]++|\\.)*+"?)|(?P<single>\'(?:[^\'\\]++|\\.)*+\'?)|(?P<escaped>\\"(?:[^"\\]++|\\[^"])*+(?:\\")?)'
-    r"|(?P<container>[{\[])|(?P<bare>[^\s,;&}\])\"'<>]++)",
+    r'(?P<double>"(?:[^"\\]++|\\.)*+"?)|(?P<single>\'(?:[^\'\\]++|\\.)*+\'?)|'
+    # With more backslashes in front than at its beginning, a quotation mark is within it.
+    r'(?P<escaped>(?P<run>\\{1,15})"(?:[^"\\]++|(?P=run)\\++"|\\++(?!"))*+(?:(?P=run)")?)'
+    rf"|(?P<container>[{{\[])|(?P<bare>{_BARE.pattern})",
     re.DOTALL,
 )
 _BRACKETS = re.compile(r"[{\[}\]]")
@@ -188,12 +221,13 @@ _BRACKETS = re.compile(r"[{\[}\]]")
 
 def without_values(text: str, names: re.Pattern[str]) -> str:
     """``text`` without the value behind each name that ``names`` finds (:func:`before_values_of`), JSON or not."""
-    parts, at = [], 0
+    written, unescaped = text, Unescaped(text)
+    text = unescaped.text
+    parts, at, shown_to = [], 0, 0
     while found := names.search(text, at):
-        value = _VALUE.match(text, found.end())
+        at = found.end()
+        value = _VALUE.match(text, at)
         if value is None:
-            parts.append(text[at : found.end()])
-            at = found.end()
             continue
         end = value.end()
         if value["container"]:
@@ -203,8 +237,12 @@ def without_values(text: str, names: re.Pattern[str]) -> str:
                 if not depth:
                     end = bracket.end()
                     break
-        quote = value[0][0] if value["double"] or value["single"] else ('\\"' if value["escaped"] else "")
-        parts += [text[at : found.end()], quote, MASK, quote]
-        at = end
-    parts.append(text[at:])
+        quote = value[0][0] if value["double"] or value["single"] else (value["run"] + '"' if value["escaped"] else "")
+        start, until = unescaped.place(at), unescaped.place(end)
+        if value["bare"] and (bare := _BARE.match(written, start)):  # what an escape hides does not end it
+            until = max(until, bare.end())
+        if start >= shown_to:
+            parts += [written[shown_to:start], quote, MASK, quote]
+        at, shown_to = end, max(shown_to, until)
+    parts.append(written[shown_to:])
     return "".join(parts)

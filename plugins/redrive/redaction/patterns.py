@@ -3,10 +3,12 @@
 import re
 from collections.abc import Iterable
 
+from redrive.redaction.escapes import Unescaped
 from redrive.redaction.masks import MASK_CARD, MASK_CREDENTIALS, MASK_EMAIL
+from redrive.redaction.paths import begins_at
 
-#: From the at sign on; JSON and URLs may spell it otherwise.
-_AT_DOMAIN = re.compile(r"(?:@|\\u0040|%40)(?:[\w-]{1,63}\.){1,8}(?:xn--[\w-]{1,59}|[^\W\d_]{2,63}+)(?![^\W\d_])")
+#: From the at sign on; URLs may spell it otherwise.
+_AT_DOMAIN = re.compile(r"(?:@|%40)(?:[\w-]{1,63}\.){1,8}(?:xn--[\w-]{1,59}|[^\W\d_]{2,63}+)(?![^\W\d_])")
 #: What can't be part of the name before it.
 _NOT_IN_NAME = re.compile(r"[\s@<>\"'(),:;\[\]{}|\\=/]")
 _MAX_NAME = 256
@@ -14,18 +16,45 @@ _PREFIXES = frozenset("burfBURF")
 
 
 def without_emails(text: str) -> str:
-    """``text`` with every mail address masked, also as JSON or a URL spells it."""
-    parts, at = [], 0
-    for found in _AT_DOMAIN.finditer(text):
-        start = found.start()
-        while start > at and found.start() - start < _MAX_NAME and _is_of_name(text, start - 1):
+    """``text`` with every mail address masked, also as JSON or a URL spells it, and with its name in quotes."""
+    unescaped = Unescaped(text)
+    said = unescaped.text
+    if "@" not in said and "%40" not in said:
+        return text
+    parts, at, shown_to = [], 0, 0
+    for found in _AT_DOMAIN.finditer(said):
+        start = _in_quotes_before(said, found.start(), at)
+        while start > at and found.start() - start < _MAX_NAME and _is_of_name(said, start - 1):
             start -= 1
         if start == found.start():
             continue
-        parts += [text[at:start], MASK_EMAIL]
+        parts += [text[shown_to : unescaped.place(start)], MASK_EMAIL]
         at = found.end()
-    parts.append(text[at:])
+        shown_to = unescaped.place(at)
+    parts.append(text[shown_to:])
     return "".join(parts)
+
+
+def _in_quotes_before(text: str, end: int, first: int) -> int:
+    """Where the name in quotes begins that ends at ``end``, from ``first`` on; ``end`` where there is none."""
+    if text[end - 1 : end] != '"':
+        return end
+    closed = _backslashes_before(text, end - 1)
+    start = end - 1 - closed
+    while (start := text.rfind('"', max(first, end - _MAX_NAME), start)) >= 0:
+        opened = _backslashes_before(text, start)
+        if opened == closed:
+            start -= opened
+            return start if start >= first and "\n" not in text[start:end] else end
+        if opened < closed:
+            break
+    return end
+
+
+def _backslashes_before(text: str, end: int) -> int:
+    """How many backslashes, up to a few, stand in front of ``end``."""
+    start = max(0, end - 8)
+    return end - start - len(text[start:end].rstrip("\\"))
 
 
 def _is_of_name(text: str, at: int) -> bool:
@@ -150,22 +179,28 @@ def _place_of_secret(text: str, found: re.Match[str]) -> tuple[int, int, bool] |
     return start, secret.end(), kind in ("", "{")
 
 
-# On a track of a card, a letter stands in front.
-_DIGITS = re.compile(r"(?:(?<![0-9A-Za-z])|(?<=%B))[0-9]+(?:(?:[ \u00a0]{1,2}|[.\t-])[0-9]+)*")
-_GROUP = re.compile(r"[0-9]+")
-#: Digits of a group beside a tab or two blanks: else columns of numbers would be cards.
+# Of any script. On a track of a card, a letter stands in front.
+_BLANK = r"[ \u00a0\u2000-\u200a\u202f\u3000]"
+_DASH = r"[-\u2010-\u2015\u2212\uff0d]"
+_DIGITS = re.compile(rf"(?:(?<![\dA-Za-z])|(?<=%B))\d+(?:(?:{_BLANK}{{1,2}}|{_DASH}|[._/\t])\d+)*")
+_GROUP = re.compile(r"\d+")
+#: What may be between groups of any length that are of one card.
+_NEAR = re.compile(rf"{_BLANK}|{_DASH}|[.]")
+#: Digits of a group beside anything else: else columns of numbers, dates and paths would be cards.
 _IN_GROUP = range(4, 7)
 
 
 def without_cards(text: str) -> str:
-    """``text`` with every number masked that a payment card may have; what is JSON stays JSON."""
+    """``text`` with every number masked that a payment card may have, in digits of any script; what is JSON stays
+    JSON."""
+    unescaped = Unescaped(text)
     parts, at = [], 0
-    is_json = text.lstrip()[:1] in ("{", "[")
-    for run in _DIGITS.finditer(text):
+    is_json = begins_at(text) is not None
+    for run in _DIGITS.finditer(unescaped.text):
         if len(run[0]) < 13:
             continue
-        for start, end in _cards(run[0]):
-            start, end = start + run.start(), end + run.start()  # noqa: PLW2901 - from places in the run to places in the text
+        for first, last in _cards(run[0]):
+            start, end = unescaped.place(first + run.start()), unescaped.place(last + run.start())
             bare = (
                 is_json
                 and text[end : end + 1] in (",", "}", "]", "\n", "\r")
@@ -194,7 +229,7 @@ def _cards(run: str) -> Iterable[tuple[int, int]]:
         for last in range(first, min(first + 19, len(groups))):
             if last > first and not _go_together(run, groups[last - 1], groups[last]):
                 break
-            digits += groups[last][0]
+            digits += _as_ascii(groups[last][0])
             if len(digits) > 19:
                 break
             if len(digits) >= 13 and digits[0] in "23456" and _luhn(digits):
@@ -208,8 +243,12 @@ def _cards(run: str) -> Iterable[tuple[int, int]]:
 
 def _go_together(run: str, one: re.Match[str], following: re.Match[str]) -> bool:
     """Whether two groups of digits may be of one card."""
-    near = following.start() - one.end() == 1 and run[one.end()] != "\t"
-    return near or (len(one[0]) in _IN_GROUP and len(following[0]) in range(1, 7))
+    near = _NEAR.fullmatch(run, one.end(), following.start())
+    return near is not None or (len(one[0]) in _IN_GROUP and len(following[0]) in range(1, 7))
+
+
+def _as_ascii(digits: str) -> str:
+    return digits if digits.isascii() else "".join([str(int(digit)) for digit in digits])
 
 
 def _luhn(digits: str) -> bool:

@@ -36,8 +36,9 @@ class Redactor:
         self._credentials = CREDENTIALS in chosen
         self._headers = {name.lower() for one in chosen if (name := header_of(one)) is not None}
         self._paths = tuple(dict.fromkeys(paths.parse(one) for one in chosen if one.startswith("$")))
-        names = {next((step for step in reversed(path) if isinstance(step, str)), "") for path in self._paths} - {""}
-        self._names = paths.before_values_of(names) if names else None
+        names = {next((step for step in reversed(path) if isinstance(step, str)), "") for path in self._paths}
+        self._has_nameless = "" in names  # such as $.* or $[0]
+        self._names = paths.before_values_of(names - {""}) if names - {""} else None
 
     def __call__(self, text: str) -> str:
         """``text`` with everything masked that the rules name, but headers, which only :meth:`header` knows."""
@@ -45,7 +46,7 @@ class Redactor:
             text = self._by_path(text, 0)
         if self._credentials:  # first: a password in front of a host looks like a mail address
             text = patterns.without_credentials(text)
-        if self._email and ("@" in text or "0040" in text or "%40" in text):
+        if self._email:
             text = patterns.without_emails(text)
         if self._card:
             text = patterns.without_cards(text)
@@ -98,10 +99,14 @@ class Redactor:
         return bool(self._email or self._card or self._credentials or self._headers or self._paths)
 
     def _by_path(self, text: str, depth: int) -> str:
-        if text.lstrip()[:1] in ("{", "["):
-            text, proper = paths.Walk(text, self._paths, self._nested(depth)).masked()
+        if (begin := paths.begins_at(text)) is not None:
+            front = text[:begin]
+            text, proper = paths.Walk(text[begin:], self._paths, self._nested(depth)).masked()
+            text = front + text
             if proper:
                 return text
+        if self._has_nameless:
+            text = paths.without_brackets(text)
         return text if self._names is None else paths.without_values(text, self._names)
 
     def _nested(self, depth: int) -> Callable[[str], str]:
