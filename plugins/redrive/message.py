@@ -301,9 +301,15 @@ TYPE_ATTRIBUTE = "type()"
 
 def message_type(headers: Iterable[Header], properties: Iterable[tuple[str, str]]) -> str | None:
     """What kind of message it says it is; of a list of types the first, without its assembly."""
+    found = named_type(headers, properties)
+    return found[1] if found else None
+
+
+def named_type(headers: Iterable[Header], properties: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+    """The header or property that says what kind of message it is, and what it says (:func:`message_type`)."""
     said: dict[str, object] = {**{header.name: header.value for header in headers}, **dict(properties)}
     for name in _TYPES:
         told = said.get(name)
         if isinstance(told, str) and told.strip():
-            return told.partition(";")[0].partition(",")[0].strip()[:200]
+            return name, told.partition(";")[0].partition(",")[0].strip()[:200]
     return None

@@ -2,15 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from redrive.brokers.base import Broker
 from redrive.cli import app
 from redrive.ledger import leases
 from redrive.ledger.selecting import Selection
-from redrive.stages import pipeline, preview
+from redrive.message import DeadLetter, Header
+from redrive.stages import peek, pipeline, preview
 from redrive.stages.context import Context
 from tests.workshop import Workshop
 
@@ -139,3 +142,24 @@ def test_a_preview_and_progress_are_masked(workshop: Workshop) -> None:
     assert "Smith" not in shown("trace", redrive_id)
     (row,) = preview.preview(workshop.settings, "orders", Selection(), now=workshop.now())["plan"]
     assert "Smith" not in row["template"]
+
+
+@pytest.mark.parametrize(
+    ("letter", "shown"),
+    [
+        (DeadLetter("", b"x", (Header("type", "String", "for u-77"),)), ("[redacted]", None)),
+        (DeadLetter("", b"x", properties=(("Subject", "for ana@example.org"),)), ("for [redacted email]", None)),
+        (DeadLetter("", b"x", reason="no ana@example.org"), (None, "no [redacted email]")),
+        (DeadLetter("", b"x", (Header("MessageType", "String", "Order"),)), ("Order", None)),
+    ],
+)
+def test_a_look_into_the_queues_is_masked(
+    tmp_path: Path, letter: DeadLetter, shown: tuple[str | None, str | None]
+) -> None:
+    class Looked:
+        def peek(self, queue: str, limit: int) -> list[DeadLetter]:
+            return [letter]
+
+    workshop = Workshop(tmp_path, redact=["email", "attribute:Type"])
+    (row,) = peek.peek(workshop.settings, "orders", broker=cast("Broker", Looked()))
+    assert (row["type"], row["reason"]) == shown

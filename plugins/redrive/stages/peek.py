@@ -17,8 +17,8 @@ from redrive.classification.explain import explain_cases
 from redrive.classification.learned_model import Model
 from redrive.classification.templates import KnownGroup
 from redrive.ledger.selecting import Selection
-from redrive.message import TYPE_ATTRIBUTE, DeadLetter, message_type
-from redrive.redaction import redactor
+from redrive.message import TYPE_ATTRIBUTE, DeadLetter, message_type, named_type
+from redrive.redaction import Redactor, redactor
 from redrive.settings import Settings
 from redrive.stages import source_expansion
 
@@ -43,7 +43,8 @@ def peek(
 ) -> list[dict[str, Any]]:
     """What lies in the dead-letter sources of ``route``, most messages first: ``source, origin, type, reason, cause,
     template, messages``. Up to the selection's limit of each source (:data:`LOOKED_AT`) are looked at, the oldest ones,
-    and of those counted what it takes by source, attribute, type and cause.
+    and of those counted what it takes by source, attribute, type and cause. What the route's ``redact`` names is
+    masked.
     """
     asked = settings.route(route)
     covers, wanted = registry.kind(asked.broker).covers, selection.wanted_attributes()
@@ -83,8 +84,8 @@ def peek(
         (
             queue,
             letter.origin,
-            message_type(letter.headers, letter.properties),
-            letter.reason,
+            _shown_type(letter, mask),
+            letter.reason and mask(letter.reason),
             explained[case].cause.value,
             mask(explained[case].template),
         )
@@ -93,6 +94,12 @@ def peek(
     )
     names = ("source", "origin", "type", "reason", "cause", "template")
     return [dict(zip(names, key, strict=True), messages=count) for key, count in rows.most_common()]
+
+
+def _shown_type(letter: DeadLetter, mask: Redactor) -> str | None:
+    """What kind of message it says it is, as that may be shown."""
+    found = named_type(letter.headers, letter.properties)
+    return found and mask.header(*found)
 
 
 def _is_one_of(queue: str, chosen: Sequence[str], covers: Callable[[str, str], bool]) -> bool:
