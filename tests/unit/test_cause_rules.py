@@ -10,7 +10,7 @@ from hostile_texts import HOSTILE
 from local_wordings import CATALOGUES, LEFT_OUT
 
 from redrive.classification import failure_text, grouping, rule_table, rules
-from redrive.classification.causes import Cause
+from redrive.classification.causes import AUTOMATIC, Cause
 from redrive.classification.explain import explain
 from redrive.classification.rule_table import Rule, Tier
 
@@ -119,6 +119,93 @@ def test_the_line_with_which_the_pubsub_client_gives_leases_up_says_that_a_lease
     finding = rules.find(grouping.mask(failure_text.cut(text)))
     assert finding is not None
     assert (finding.cause, finding.weak) == (Cause.LEASE_EXPIRED, False), finding.rule
+
+
+def goes_by_itself(text: str) -> bool:
+    (answer,) = explain([{"text": text}])
+    return Cause(answer["cause"]) in AUTOMATIC
+
+
+@pytest.mark.parametrize("name", ["THROTTLED", "service_unavailable", "ConnectionTimeout", "deadlock", "rate-limit"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Unknown enum value "{}" for field hatState',
+        "Unrecognized hat kind: {}",
+        '"{}" is not a valid HatState',
+        "Invalid status '{}' for hat 5",
+        "Unknown delivery status {} for hat 5",
+        "No handler for event {}",
+        "no listener registered for message type {}",
+        "Unknown event type: {}",
+        "undefined method `{}' for an instance of Hat",
+        "error parsing header {}",
+        "Missing required property: {}",
+        'Undefined array key "{}"',
+        "no such option: --{}",
+        "invalid literal for int() with base 10: '{}'",
+        "'{}' is not a valid number",
+        "{} must be greater than zero",
+        "IllegalArgumentException: {} cannot be negative",
+        'The value of "{}" is out of range. It must be >= 0',
+        "enum constant {} is unknown",
+        "unsupported value {}",
+    ],
+)
+def test_nothing_is_sent_again_for_what_is_only_named(text: str, name: str) -> None:
+    assert not goes_by_itself(text.format(name))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "this is permanent, not throttled: field brim invalid",
+        "not a network error: invalid hat",
+        "not a transient failure: VAT number invalid",
+        "never timed out, amount is negative",
+        "wasn't rate limited; the currency is unknown",
+        "not caused by a timeout: the hat is unknown",
+        "kein Timeout: Feld menge ist ung\u00fcltig",
+        "Error: timeout value -5 is out of range",
+        "invalid timeout: -5",
+        "timeout is invalid",
+        "Illegal timeout value: abc",
+        "Invalid connection string",
+        "unknown failover mode fast",
+        "Property 'amount' is read-only",
+        "This invoice is read-only after posting",
+    ],
+)
+def test_nothing_is_sent_again_for_what_did_not_happen(text: str) -> None:
+    assert not goes_by_itself(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Unknown timeout error while calling billing",
+        "Unexpected response status: SERVICE_UNAVAILABLE",
+        "Invalid response status: TOO_MANY_REQUESTS",
+        "Rate limit exceeded for method SendHat",
+        "Rate limit exceeded, retry-after must be honoured",
+        "connection timeout: must retry later",
+        "error reading header: timeout",
+        "value not received: timeout",
+        "Server did not respond, timed out",
+        "Server antwortet nicht, Timeout nach 30 s",
+        "The service is unavailable, no timeout was set",
+        "this node is not a leader: no leader elected",
+        "Request rate is too large",
+        "Unknown host name db.internal",
+        "the receipt handle is invalid: it has expired",
+        "lock supplied is invalid",
+        "invalid connection",
+        "the database is read-only",
+        "replica promoted; connection is read-only",
+    ],
+)
+def test_what_did_happen_is_sent_again(text: str) -> None:
+    assert goes_by_itself(text)
 
 
 def test_every_cause_but_unclassified_has_rules() -> None:

@@ -17,6 +17,7 @@ from redrive.classification.causes import Cause, default_verdict
 from redrive.classification.dress import without_front
 from redrive.classification.grouping import BLANK, Spot
 from redrive.classification.learned_model import GUESS, OVERRULES, Model, shipped
+from redrive.classification.named_faults import without_named_faults
 from redrive.classification.rules import Finding, find, find_reason
 from redrive.classification.templates import KnownGroup, Place, tokens_of
 from redrive.message import Header
@@ -32,6 +33,10 @@ OVERFLOW: Final = "(too many different failures at once to tell them apart)"
 # A value in quotes, of a few words, and that there are fields, which quote what they say.
 _QUOTED: Final = re.compile(r"(?<![\w'\"`])(['\"`])[^'\"`\n]{1,40}\1(?![\w'\"`])")
 _FIELD: Final = re.compile(r"[\"'] ?: ?[\"'\[{0-9<]|=[\"']")
+
+
+# What is left of a text that only names a fault: a value, a setting or a name is wrong.
+_ONLY_NAMED: Final = Finding(Cause.MALFORMED_PAYLOAD, "malformed.named_fault", 0.5)
 
 
 class Explanation(NamedTuple):
@@ -62,12 +67,18 @@ def finding_of(masked: str) -> Finding | None:
     """What the table of rules finds in ``masked``.
 
     Not in what loggers and consumers put in front of it: what a class or a tenant is called says nothing about the
-    failure. And nothing is sent again for what a value says, where what is said of it asks for a person: *Hat 'rate
-    limit' not found*.
+    failure. And nothing is sent again for a fault that is only named (:mod:`~redrive.classification.named_faults`), nor
+    for what a value says, where what is said of it asks for a person: *Hat 'rate limit' not found*.
     """
     said = without_front(masked)
     found = find(said)
-    if found is not None and _goes_by_itself(found.cause) and not _FIELD.search(said):
+    if found is None or not _goes_by_itself(found.cause):
+        return found
+    if (bare := without_named_faults(said)) != said:
+        # Where nothing else is said, it is said of what is named.
+        found = find(bare) or _ONLY_NAMED
+        found, said = found._replace(weak=False), bare
+    if _goes_by_itself(found.cause) and not _FIELD.search(said):
         bare = _QUOTED.sub(BLANK, said)
         itself = find(bare) if bare != said else None
         if itself is not None and not itself.weak and not _goes_by_itself(itself.cause):

@@ -1,0 +1,110 @@
+"""Words that name a fault which did not happen: *Unknown enum value "THROTTLED"*, *timeout must be positive*, *not a
+network error*.
+
+What a value, an event or a part of a program is called, what is demanded of a setting, and what a text says that it is
+not, are no reason to send a message again. :func:`without_named_faults` blanks them; whatever else is said stays.
+"""
+
+import re
+from typing import Final
+
+from redrive.classification.values_and_names import BLANK
+
+_UNKNOWN: Final = (
+    r"(?:unknown|unrecogni[sz]ed|unsupported|invalid|illegal|undefined|undeclared|unmapped|unhandled|no such)"
+)
+#: What has a name that a message or a program may get wrong.
+_NOUN: Final = (
+    r"(?:(?:enum|event|message|command|task|job) )?"
+    r"(?:value|constant|literal|member|variant|type|event|command|method|function|procedure|property|attribute|field|"
+    r"column|key|option|parameter|param|argument|header|setting|directive|flag|keyword|symbol|identifier|action|category|"
+    r"kind|variable|feature|metric|discriminator|tag|label|class|module|package|policy|mode|strategy|enum|index|offset|"
+    r"array key)s?"
+)
+#: What a server has too: there its name may be the failure.
+_STATE: Final = r"(?:status|state|code|reason|outcome|phase|step)"
+_OF_SERVERS: Final = r"(?!(?:response|http|grpc|server|reply|error|connection|channel|session|socket|link|exit)\b)"
+_QUOTED: Final = (
+    r"(?:\"[^\"\n]{1,80}\"|'[^'\n]{1,80}'|`[^`'\n]{1,80}[`']|\u201c[^\u201d\n]{1,80}\u201d|"
+    r"\u00ab[^\u00bb\n]{1,80}\u00bb)"
+)
+# Without quotes a name ends what is said, or is followed by what follows names.
+_BARE: Final = (
+    r"-{0,2}[a-z_$][\w$-]{0,60}(?:(?:[.\\/]|::|->)[\w$-]{1,60}){0,8}"
+    r"(?=[.!]?\s*$|[.!]\s|[,;:)\]\n]|\s(?:for|in|of|on|at|to|from|by|with|is|was|does|has|cannot|could|must|and|or|"
+    r"received|given|found|provided|specified|supplied|encountered)\b)"
+)
+_NAME: Final = rf"({_QUOTED}|{_BARE})"
+_SETTING: Final = (
+    r"(?:value|parameter|setting|option|property|field|argument|attribute|header|period|duration|interval|variable|key)"
+)
+_DEMANDED: Final = (
+    r"(?:(?:must|should|shall|can ?not|can[\u2019']t|may not|needs? to|has to|have to|ought to) (?:not )?"
+    r"(?:be (?:an? |set\b|specified|provided|given|defined|null\b|nil\b|none\b|empty|blank|zero|negative|positive|"
+    r"non[- ]|greater|less|larger|smaller|higher|lower|more than|fewer|at least|at most|between|within|"
+    r"in the (?:range|format)|in range|one of|of type|equal|valid\b|unique|present\b|numeric|[<>=]|<\*>)|"
+    r"match\b|contain\b|start with|end with|conform|satisfy|equal\b)|"
+    r"(?:is|are|was|were) (?:negative|out of (?:range|bounds)|not (?:allowed|permitted|supported|recogni[sz]ed|"
+    r"numeric|set|specified|configured|provided|defined|one of|an? (?:valid|known|supported|recogni[sz]ed|legal|"
+    r"allowed|permitted|number|function|constructor|string|boolean|integer|member|property|field|column|method|class|type|"
+    r"positive))|null\b|empty|blank|required|missing|undefined)|<=? ?(?:<\*>|zero))"
+)
+#: What a text says of itself that it is not.
+_FAULT: Final = (
+    r"(?:throttl|rate[- ]?limit|timed? ?-?out|deadlock|overload|unavailable|unreachable|outage|too many requests|"
+    r"(?:(?:network|connection|connectivity|dns|server|service|database|infrastructure|internal|lock|transient|"
+    r"temporary|retr[iy]able|intermittent)[ -]){1,2}"
+    r"(?:error|failure|fault|issue|problem|outage|time-?out|conflict|condition))\w{0,6}"
+)
+
+_NAMED: Final = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        # Unknown enum value "X", undefined method `x', Unknown event type: X, has no attribute 'x'
+        rf"\b(?:{_UNKNOWN}|has no|no)(?: [a-z-]{{2,20}})?? {_NOUN}(?: (?:name|named|called))?[:=]? {_NAME}",
+        # Invalid status "x" for order <*>, Unknown order state X
+        rf"\b{_UNKNOWN} {_OF_SERVERS}(?:[a-z-]{{2,20}} )?{_STATE}[:=]? ({_QUOTED})",
+        rf"\b{_UNKNOWN} {_OF_SERVERS}[a-z-]{{2,20}} {_STATE}[:=]? ({_BARE})",
+        # No handler for event X, could not find a listener for X, no mapping registered for message type X
+        r"\b(?:no|find(?: an?)?|missing) (?:[a-z-]{2,20} ){0,2}?(?:handler|listener|consumer|subscriber|mapping|mapper|"
+        r"route|processor|binding|converter|serializer|deserializer|parser|schema|strategy|policy|rule|template|workflow|"
+        rf"saga|factory)s? (?:[a-z-]{{2,20}} )??(?:for|of|to handle|named|called):? (?:the )?(?:{_NOUN}:? )?{_NAME}",
+        # error parsing header X, missing required property: x, invalid value for x, the value of "x" is out of range
+        rf"\b(?:parsing|parse|decode|decoding|convert|interpret) (?:the )?(?:[a-z-]{{2,20}} )?{_NOUN} {_NAME}",
+        rf"\b(?:missing|required|malformed|bad|duplicate|unexpected) (?:[a-z-]{{2,20}} )??{_NOUN}:? {_NAME}",
+        rf"\bvalue (?:for|of) (?:the )?(?:{_SETTING} )?{_NAME}",
+        # cannot import name 'x', cannot read properties of undefined (reading 'x'), invalid literal for int(): 'x'
+        rf"\b(?:import name|reading|invalid literal for [^:\n]{{1,40}}:) ({_QUOTED})",
+        # timeout is invalid; but: lock is invalid, which has run out
+        rf"({_QUOTED}|time-?outs?|deadline|retry-after|rate[- ]limit|throttl(?:e|ing)) (?:{_SETTING} )?(?:is|are|was) "
+        r"(?:invalid|not valid)",
+        # enum constant X is unknown
+        rf"\b{_NOUN} ({_QUOTED}|[\w$.-]{{1,80}}) (?:is )?(?:unknown|unsupported|unmapped|invalid)\b",
+        # invalid timeout, negative deadline; but: unknown timeout error
+        r"\b(?:invalid|illegal|negative|malformed|unparsable|unparseable|unsupported|incorrect|missing) "
+        r"((?:[a-z-]{2,20} )?(?:time-?out|deadline|retry-after|rate[- ]limit|throttling|throttle))"
+        r"(?! (?:error|exception|occurred|while|after|waiting))\b",
+        # invalid connection string, unknown failover mode
+        r"\b(?:invalid|illegal|malformed|bad|missing|unknown|unsupported|incorrect|wrong) (?!(?:host|server)\b)"
+        r"([a-z-]{2,20}(?: [a-z-]{2,20})??) "
+        rf"(?:string|format|name|policy|mode|config|configuration|{_SETTING})s?\b",
+        # connection timeout cannot be negative, 'retry-after' is not a valid number, timeout value <*> is out of range
+        rf"({_QUOTED}|(?<![\w.-])[a-z_][\w.-]{{0,60}}(?: [a-z_][\w.-]{{0,60}}){{0,2}}?)(?: {_SETTING})?:?"
+        rf"(?: [\"'(-]?<\*>[a-z\"')]{{0,4}})? {_DEMANDED}",
+        # not a network error, never timed out, wasn't throttled, without a timeout
+        r"(?:\b(?:not|never|no|nor|without|kein(?:e[nrms]?)?|pas (?:une?|de)|aucune?)|n[\u2019']t) "
+        rf"(?:(?:yet|been|being|due to|because of|caused by|related to|an?|the|any) ){{0,3}}({_FAULT})",
+    )
+)
+
+
+def without_named_faults(text: str) -> str:
+    """``text``, masked, with :data:`BLANK` instead of faults that it only names."""
+    for pattern in _NAMED:
+        text = pattern.sub(_blanked, text)
+    return text
+
+
+def _blanked(match: re.Match[str]) -> str:
+    start, end = (at - match.start() for at in match.span(1))
+    return f"{match[0][:start]}{BLANK}{match[0][end:]}"
