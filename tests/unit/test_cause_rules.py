@@ -208,6 +208,92 @@ def test_what_did_happen_is_sent_again(text: str) -> None:
     assert goes_by_itself(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Credit limit exceeded for customer 12",
+        "CreditLimitExceededException: customer 7",
+        "credit balance exhausted for client Meyer",
+        "Insufficient credit for purchase",
+        "not enough credits to enroll in course",
+        "Order exceeds the daily spending limit",
+        "Transfer of 500 USD exceeds daily limit",
+        "Payment 7 of CHF 12 rejected: daily limit of 50 EUR exceeded",
+        "Vacation quota exceeded",
+        "Withdrawal limit exceeded",
+        "ORDER_QUANTITY_LIMIT_EXCEEDED",
+        "Leave allowance exhausted for employee 9",
+        "Limit exceeded for card 5",
+        "Character limit exceeded for field description",
+        "Weight 40 kg exceeds limit of 30 kg",
+        "Brim limit exceeded",
+        "SAP: Plant 1000 not available for material 5",
+        "Payment method not available",
+        "Item 5 is currently unavailable",
+        "Size XL is not available",
+        "Krempe not available",
+        "exchange rate not available for 2024-01-01",
+        "Lookup failed with SQLCODE -204",
+        "Customer lookup failed",
+        "MongoServerError: Transaction numbers are only allowed on a replica set member or mongos",
+        "MongoServerError: Cannot create field 'lat' in element {position: null}",
+        "LdapServerError: no such attribute",
+    ],
+)
+def test_what_business_refuses_is_not_sent_again(text: str) -> None:
+    assert not goes_by_itself(text)
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        *(
+            (Cause.THROTTLED, text)
+            for text in (
+                "API quota exceeded",
+                "CPU credits exhausted",
+                "Your credit balance is too low to access the API",
+                "Request limit exceeded for account 7",
+                "Rate limit exceeded for customer 12",
+                "429 Too Many Requests: customer limit exceeded",
+                "user request quota exceeded for order-service",
+                "Quota exceeded for quota metric 'Read requests' and limit 'Read requests per minute'",
+                'pods "hat-1" is forbidden: exceeded quota: compute, requested: cpu=2',
+                "quota of 10,000 units used up, resets at midnight",
+                "You have reached your daily limit for sending messages",
+                "Daily Limit Exceeded",
+                "LimitExceededException: too fast",
+                "limit exceeded",
+                "quotaExceeded",
+                "Insufficient link credit",
+                "sms credits exhausted",
+            )
+        ),
+        *(
+            (Cause.DEPENDENCY_UNAVAILABLE, text)
+            for text in (
+                "Payment service not available",
+                "Broker 5 not available",
+                "server db-1.internal is not available",
+                "database hats is not available",
+                "The SAP system is currently not available",
+                "Registry is not available between 01:00 and 02:00",
+                "Product service is unavailable",
+                "LookupException: Lookup failed: ServiceNotReady",
+                "ServerError: backend fetch failed",
+                "got a server error from billing",
+                "feign.FeignException$InternalServerError: [500] during [GET]",
+            )
+        ),
+        (Cause.TRANSIENT_NETWORK, "lookup hats.example on 10.96.0.10:53: server misbehaving"),
+        (Cause.TRANSIENT_DATABASE, "MongoServerError: not primary"),
+    ],
+)
+def test_what_a_system_refuses_for_now_is(cause: Cause, text: str) -> None:
+    (answer,) = explain([{"text": text}])
+    assert answer["cause"] == cause, answer["rule"]
+
+
 def test_every_cause_but_unclassified_has_rules() -> None:
     assert {rule.cause for rule in rules.RULES} == set(Cause) - {Cause.UNCLASSIFIED}
 

@@ -104,6 +104,15 @@ _FIELD_NAME: Final = re.compile(
 _PRINTED_CODE: Final = re.compile(r"\(([0-9]{3,5})(?=, [bu]?[\"'])", re.ASCII)
 
 
+# MongoServerError, servererrors.InvalidQueryException: what a driver raises for whatever its server answered. That the
+# server failed is said otherwise: InternalServerError, HTTPServerError.
+_OF_A_SERVER: Final = re.compile(
+    r"(?<![A-Za-z])(?!Internal|HTTP|Http|Api|API|Web|Remote|Unexpected|Unknown)[A-Z][A-Za-z]{1,20}ServerErrors?(?![A-Za-z])|"
+    r"(?<=[.])servererrors(?=[.][A-Z])",
+    re.ASCII,
+)
+
+
 def _view(text: str) -> str:
     """What rules look at: lower case, and below it the names with their words apart; without the names of fields."""
     if len(text) > 2 * _LOOKED_AT:
@@ -111,6 +120,7 @@ def _view(text: str) -> str:
     if "=" in text or '":' in text or ": " in text:
         text = _FIELD_NAME.sub("", text)
     text = _PRINTED_CODE.sub(r"(error \1", text)
+    text = _OF_A_SERVER.sub("Error", text)
     names = _WORDS.findall(text)
     return text.lower() + "\n" + "\n".join(_HUMPS.sub(" ", name).lower() for name in names) if names else text.lower()
 
