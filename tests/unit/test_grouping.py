@@ -61,10 +61,39 @@ def test_what_varies_is_blanked(text: str, masked: str) -> None:
         "x509: x",
         '{"code":503}',
         "exit code 137",
+        "errno -111",
+        "JSON-RPC error -32601",
+        "SQLCODE -803",
+        "error code: -530",
+        "exit code -1073741819",
     ],
 )
 def test_codes_and_class_names_stay(text: str) -> None:
     assert grouping.mask(text) == text
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "JSON-RPC error -32{:03}",
+        "librdkafka error -{}",
+        "SQLCODE={}, brim not sewn",
+        "SQLCODE=-{}, brim not sewn",
+        "the hat could not be fetched (NSURLErrorDomain error -1{:03}.)",
+        "exit code -1073740{:03}",
+    ],
+)
+def test_a_code_below_zero_tells_failures_apart(said: str) -> None:
+    assert len(set(groups_of(*(said.format(number) for number in (204, 407, 530, 551, 803, 911))))) == 6
+
+
+@pytest.mark.parametrize("said", ["delta -{} too small", "Error: -{} is out of range", "hat -{} lost", "row 5-{} lost"])
+def test_a_value_below_zero_is_one(said: str) -> None:
+    assert len(set(groups_of(*(said.format(number) for number in (204, 407))))) == 1
+
+
+def test_a_status_with_a_sign_is_the_one_in_hexadecimal() -> None:
+    assert len(set(groups_of("exit code -1073741819", "exit code 0xC0000005"))) == 1
 
 
 JAVA = """java.lang.IllegalStateException: cannot book order {order}

@@ -73,79 +73,83 @@ _SOURCE = r"(?:py|php|js|ts|mjs|cjs|jsx|tsx|rb|go|java|kt|scala|cs|rs|cpp|cc|ex|
 
 # A number after one of these is a code, not a value; each look-behind has a fixed width. They are tried only
 # where a number begins, which costs far less than looking for the words in the whole text.
-_CODE_BEFORE = "".join(
-    f"(?<!{words})"
-    for words in (
-        "[Cc]ode[ :=]",
-        "[Cc]ode[:=] ",
-        "[Cc]ode = ",
-        "[Cc]ode [\"'(]",
-        "[Cc]ode[\"'][:=]",
-        "[Cc]ode[\"'][:=] ",
-        "ode[:=]-",
-        "CODE[ :=]",
-        "CODE[:=] ",
-        "CODE[:=]-",
-        "CODE: -",
-        "[Ss]tatus[ :=]",
-        # Not after a quoted request: there it is a line of an access log, whose status is a value.
-        '(?<!" )[Ss]tatus[:=] ',
-        "[Ss]tatus[\"'][:=]",
-        "[Ss]tatus[\"']: ",
-        "STATUS[ :=]",
-        "HTTP[ :/]",
-        "HTTP/[12] ",
-        "HTTP/[12][.][01] ",
-        "HTTP response ",
-        "[Rr]esponse[ :]",
-        "[Ee]rror[ :#]",
-        "[Ee]rror: ",
-        "[Ee]rror[(]",
-        "ERROR[ :]",
-        "ERROR: ",
-        "[Ee]rrno[ :=]",
-        "[Ee]rrno[:=] ",
-        "Msg ",
-        "STATE[ :=\\[]",
-        "STATE[:=] ",
-        "[Ss][Qq][Ll][Ss]tate[ :=\\[]",
-        "sqlstate: ",
-        "[Ss]ignal[ :=]",
-        "[Ss]ignal: ",
-        "[Ee]xit ",
-        "ORA-",
-        "TNS-",
-        "DPY-",
-        "DPI-",
-        "PLS-",
-        "SQL-",
-        "ERR ",
-        "error, data ",
-        "\\^",
-        "[Rr]eason[ =]",
-        "[Rr]eason: ",
-        "[Rr]eason '",
-        '[Cc]ode":"',
-        '[Cc]ode": "',
-        "[Cc]ause=",
-        "[Ff]ield ",
-        "[Tt]ag ",
-        "Kennzahl ",
-        "alert number ",
-        "SQLERRMC=",
-        "COLNO=",
-        "STATE\\[[0-9A-Z]{5}\\] \\[",
-        "[Ee]rro ",
-        "[Ee]rreur ",
-        "Fehler ",
-        "Fehlercode ",
-        "Rejei\u00e7\u00e3o ",
-        # SAP: the number of a message of a class
-        "[Mm]essage [A-Z][A-Z0-9] ",
-        "[Mm]essage [A-Z][A-Z0-9][A-Z0-9] ",
-        # HL7: the field of a segment
-        "(?:PID|PV1|PV2|MSH|OBX|OBR|ORC|NK1|IN1|AL1|DG1|EVN|MSA|SCH|RXA|SPM|FT1|GT1)-",
-    )
+_WORDS_OF_CODES = (
+    "[Cc]ode[ :=]",
+    "[Cc]ode[:=] ",
+    "[Cc]ode = ",
+    "[Cc]ode [\"'(]",
+    "[Cc]ode[\"'][:=]",
+    "[Cc]ode[\"'][:=] ",
+    "ode[:=]-",
+    "CODE[ :=]",
+    "CODE[:=] ",
+    "CODE[:=]-",
+    "CODE: -",
+    "[Ss]tatus[ :=]",
+    # Not after a quoted request: there it is a line of an access log, whose status is a value.
+    '(?<!" )[Ss]tatus[:=] ',
+    "[Ss]tatus[\"'][:=]",
+    "[Ss]tatus[\"']: ",
+    "STATUS[ :=]",
+    "HTTP[ :/]",
+    "HTTP/[12] ",
+    "HTTP/[12][.][01] ",
+    "HTTP response ",
+    "[Rr]esponse[ :]",
+    "[Ee]rror[ :#]",
+    "[Ee]rror: ",
+    "[Ee]rror[(]",
+    "ERROR[ :]",
+    "ERROR: ",
+    "[Ee]rrno[ :=]",
+    "[Ee]rrno[:=] ",
+    "Msg ",
+    "STATE[ :=\\[]",
+    "STATE[:=] ",
+    "[Ss][Qq][Ll][Ss]tate[ :=\\[]",
+    "sqlstate: ",
+    "[Ss]ignal[ :=]",
+    "[Ss]ignal: ",
+    "[Ee]xit ",
+    "ORA-",
+    "TNS-",
+    "DPY-",
+    "DPI-",
+    "PLS-",
+    "SQL-",
+    "ERR ",
+    "error, data ",
+    "\\^",
+    "[Rr]eason[ =]",
+    "[Rr]eason: ",
+    "[Rr]eason '",
+    '[Cc]ode":"',
+    '[Cc]ode": "',
+    "[Cc]ause=",
+    "[Ff]ield ",
+    "[Tt]ag ",
+    "Kennzahl ",
+    "alert number ",
+    "SQLERRMC=",
+    "COLNO=",
+    "STATE\\[[0-9A-Z]{5}\\] \\[",
+    "[Ee]rro ",
+    "[Ee]rreur ",
+    "Fehler ",
+    "Fehlercode ",
+    "Rejei\u00e7\u00e3o ",
+    # SAP: the number of a message of a class
+    "[Mm]essage [A-Z][A-Z0-9] ",
+    "[Mm]essage [A-Z][A-Z0-9][A-Z0-9] ",
+    # HL7: the field of a segment
+    "(?:PID|PV1|PV2|MSH|OBX|OBR|ORC|NK1|IN1|AL1|DG1|EVN|MSA|SCH|RXA|SPM|FT1|GT1)-",
+)
+# Some codes are below zero: errno -111, SQLCODE -803.
+_CODE_BEFORE = (
+    "".join(f"(?<!{words})" for words in _WORDS_OF_CODES)
+    + "(?:(?<!-)|"
+    + "".join(f"(?<!{words}-)" for words in _WORDS_OF_CODES)
+    + ")"
 )
 # encode 7, postcode 30291: no code of a failure
 _OF_OTHER_CODES = "(?<=(?:en|de|st|ip|ar|eo)code )"
@@ -165,6 +169,10 @@ _HEXADECIMAL_CODE = "".join(
         "[Ee]rror ",
         "[Ee]rror [(]",
     )
+)
+# exit code -1073741819: an NTSTATUS, or an HRESULT, as a number with a sign
+_NO_STATUS_BELOW_ZERO = "".join(
+    f"(?<!{words}-)" for words in ("[Cc]ode ", "[Cc]ode: ", "[Cc]ode=", "[Ss]tatus ", "[Ee]xit ", "[Ee]rror ")
 )
 _CODE_AFTER = (
     "(?![1-5][0-9]{2}[ :-]{1,3}[(]?(?:Bad|Unauth|Payment|Forbidden|Not|Method|Proxy|Request|Conflict|Gone|"
@@ -235,7 +243,7 @@ MASKS: tuple[Mask, ...] = (
         r"|" + _HEXADECIMAL_CODE + r"0[xX][0-9a-fA-F]++"
         r"|[0-9a-fA-F]{1,4}+(?::{1,2}[0-9a-fA-F]{1,4}+){2,20}(?:[.,][0-9]{1,9}+)?(?![A-Za-z0-9])"
         # hexadecimal ids: at least six characters with a digit among them
-        r"|(?=[a-fA-F]{0,40}+[0-9])(?!E[0-9]{5}(?![0-9]))[0-9a-fA-F]{6,}+(?![A-Za-z0-9])"
+        r"|(?=[a-fA-F]{0,40}+[0-9])(?!E[0-9]{5}(?![0-9]))" + _NO_STATUS_BELOW_ZERO + r"[0-9a-fA-F]{6,}+(?![A-Za-z0-9])"
         # random ids: letters and digits in turn, at least sixteen
         r"|(?=[A-Za-z]{0,20}+[0-9]{1,20}+[A-Za-z]{1,20}+[0-9]{1,20}+[A-Za-z])[A-Za-z0-9_]{16,}+(?![A-Za-z0-9])"
         r")"

@@ -69,7 +69,7 @@ _IDENTIFIER: Final = re.compile(
 )
 # These tell failures apart even where they vary: names of exceptions, and the codes that masks have left.
 _TELLING: Final = re.compile(
-    r"(?:Exception|Error|Fault|Failure|Failed|Violation|Timeout)[A-Za-z]{0,20}$|(?:_ERROR|_EXCEPTION|_FAILED)$|^[0-9]{1,6}$|"
+    r"(?:Exception|Error|Fault|Failure|Failed|Violation|Timeout)[A-Za-z]{0,20}$|(?:_ERROR|_EXCEPTION|_FAILED)$|^-?[0-9]{1,6}$|"
     r"^[A-Z]{2,5}-[0-9]{3,5}$|^AADSTS[0-9]{4,7}$|^[A-Z][A-Z0-9]{2}(?:\^[0-9]{1,2}){1,4}$|^[A-Z][A-Z0-9]{2}-[0-9]{1,2}$|^0[xX][0-9A-Fa-f]{2,8}$|^E?[A-Z0-9]{4,5}$|"
     r"^(?:code|status|cause|reason|field|tag|kennzahl|number)-[0-9]{1,2}$",
     re.ASCII,

@@ -151,6 +151,8 @@ _SHORT_CODE = re.compile(
     re.I,
 )
 _OF_SHORT_CODES = ("code", "tatus", "ause", "eason", "ield", "tag", "ennzahl", "number")
+# exit code -1073741819: of Windows, where others write 0xC0000005; masks have left no other number of so many digits
+_SIGNED_STATUS = re.compile(r"(?<![\w.-])-([0-9]{9,10})(?![\w.,:-])")
 # XGLU^Glucose^L, as HL7 writes a code of a catalogue
 _CODED_VALUE = re.compile(r"(?<![^\s(\[])[A-Za-z0-9._-]{1,40}\^[^\s^()]{2,80}\^[A-Za-z0-9]{1,20}(?![\w^])")
 # 'duration'='PT30M'
@@ -449,10 +451,7 @@ def phrase(text: str) -> str:
             text = _CLAUSE.sub("", text)
     if "=" in text:
         text = _SETTING.sub(_setting, text)
-    if any(word in text for word in _OF_SHORT_CODES):
-        text = _SHORT_CODE.sub(r"\1-\2", text)
-    if "code " in text:
-        text = _OTHER_CODE.sub(r"\1 <*>", text)
+    text = _with_codes_told(text)
     if "/" in text:
         text = _MEDIA_TYPE.sub(BLANK, text)
     text = _BANK.sub(_who, _BY.sub(_who, _BY_USER.sub(r"\1 <*>", text)))
@@ -479,6 +478,17 @@ def _with_forms_told(text: str) -> str:
     if "'='" in text:
         text = _QUOTED_SETTING.sub(rf"\1={BLANK}", text)
     return with_fields_named(text)
+
+
+def _with_codes_told(text: str) -> str:
+    """``text`` with the numbers that are codes as such, and without those that are called codes and are values."""
+    if any(word in text for word in _OF_SHORT_CODES):
+        text = _SHORT_CODE.sub(r"\1-\2", text)
+    if "-" in text:
+        text = _SIGNED_STATUS.sub(_of_signed, text)
+    if "code " in text:
+        text = _OTHER_CODE.sub(r"\1 <*>", text)
+    return text
 
 
 def _without_companies(text: str) -> str:
@@ -575,6 +585,11 @@ def _network(text: str) -> str:
     if "connect" in small or "dial" in small:
         text = _NOT_CONNECTED.sub("could not connect", text) if _CONNECTING.search(text) else text
     return text
+
+
+def _of_signed(match: re.Match[str]) -> str:
+    """A status that was printed as a number with a sign, in hexadecimal."""
+    return f"0x{-int(match[1]) & 0xFFFFFFFF:08X}"
 
 
 def _setting(match: re.Match[str]) -> str:
