@@ -87,6 +87,43 @@ def test_a_code_below_zero_tells_failures_apart(said: str) -> None:
     assert len(set(groups_of(*(said.format(number) for number in (204, 407, 530, 551, 803, 911))))) == 6
 
 
+NAMES_OF_HATS = ("brim", "crown", "hat_band", "feltKind", "Lining", "sweatband")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Invalid column name '{}'.",
+        "Invalid object name 'dbo.{}'.",
+        "Missing property name '{}'",
+        "unknown attribute name '{}'",
+        'Unknown field name "{}" in hat',
+        "Element name '{}' is not expected",
+        "NameError: name '{}' is not defined",
+        "ImportError: cannot import name '{}' from 'hats.parts' (/srv/hats/parts.py)",
+        "ValidationError: Path `{}` is required.",
+        "Path `{}` (-5) is less than minimum allowed value (0).",
+    ],
+)
+def test_the_name_of_a_part_tells_failures_apart_however_many_there_are(said: str) -> None:
+    assert len(set(groups_of(*map(said.format, NAMES_OF_HATS)))) == len(NAMES_OF_HATS)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "customer name '{}' is not known",
+        "Invalid user name '{}'",
+        "file name '{}' is too long",
+        "name '{}' is already taken",
+        "service name '{}' was not started",
+        "path '{}' is not readable",
+    ],
+)
+def test_the_name_of_somebody_is_a_value(said: str) -> None:
+    assert len(set(groups_of(*(said.format(name) for name in NAMES_OF_HATS[:2])))) == 1
+
+
 @pytest.mark.parametrize("said", ["delta -{} too small", "Error: -{} is out of range", "hat -{} lost", "row 5-{} lost"])
 def test_a_value_below_zero_is_one(said: str) -> None:
     assert len(set(groups_of(*(said.format(number) for number in (204, 407))))) == 1

@@ -112,6 +112,8 @@ _ANSWERS: Final = frozenset(
 _BEFORE_ANSWERS: Final = (":", "=")
 _TELLING_WORDS: Final = _NAMES | frozenset(WORDS["tells"])
 _QUOTES: Final = ("'", "'")
+#: What is quoted behind one of these names something: else it is blank by now.
+_BEFORE_QUOTED_NAMES: Final = frozenset(["name", "path"])
 
 Tokens = tuple[str, ...]
 
@@ -212,7 +214,7 @@ def _clusters(texts: Iterable[Tokens], at_one_place: bool) -> list[tuple[list[To
             WILDCARD
             if token in _ANSWERS and _is_answer(tokens, at)
             else token
-            if (kept := _skeleton(token)) != token and _follows(tokens, at, _KINDS)
+            if (kept := _skeleton(token)) != token and (_follows(tokens, at, _KINDS) or _is_quoted_name(tokens, at))
             else kept
             for at, token in enumerate(tokens)
         )
@@ -354,7 +356,7 @@ def _value_elsewhere(
     before, behind = hashes
     naming = _TELLING_WORDS - _OF_TABLES if at_one_place else _TELLING_WORDS
     for at in range(len(template)):
-        if not _may_be_value(template[at]) or _follows(template, at, naming):
+        if not _may_be_value(template[at]) or _follows(template, at, naming) or _is_quoted_name(template, at):
             continue
         if _is_named_behind(template, at) or (_introduces_value(template, at) and not _SHOUTED.fullmatch(template[at])):
             continue
@@ -414,7 +416,7 @@ def _tells(token: str) -> bool:
 
 def _is_named(tokens: Tokens, at: int) -> bool:
     """Whether the word before, or behind, says that this one names what is broken: *column 'email'*."""
-    if _follows(tokens, at, _NAMES):
+    if _follows(tokens, at, _NAMES) or _is_quoted_name(tokens, at):
         return True
     return _is_named_behind(tokens, at) or _introduces_value(tokens, at)
 
@@ -431,6 +433,11 @@ def _follows(tokens: Tokens, at: int, words: frozenset[str]) -> bool:
     while before >= 0 and tokens[before] in _BETWEEN:
         before -= 1
     return before >= 0 and tokens[before].lower() in words
+
+
+def _is_quoted_name(tokens: Tokens, at: int) -> bool:
+    """Whether this stands in quotes where values are blank already: *name 'total' is not defined*."""
+    return at > 1 and tokens[at - 1] == "'" and tokens[at - 2].lower() in _BEFORE_QUOTED_NAMES
 
 
 def _introduces_value(tokens: Tokens, at: int) -> bool:

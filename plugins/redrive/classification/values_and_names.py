@@ -307,11 +307,14 @@ _TURNS = re.compile(r"[a-z](?=[A-Z])|[A-Z](?=[a-z])")
 _REQUEST = re.compile(rf"(?:{'|'.join(METHODS)}) |[1-5][0-9]{{2}} [A-Z][a-z]")
 _CODED = frozenset(["code", "error", "errno", "state", "sqlstate", "status", "reason"])
 _VALUES, _NAMES = frozenset(WORDS["values"]), frozenset(WORDS["names"])
+_HAVE_NAMES = (_NAMES | {"import", "object"}) - {"service", "entity", "model", "package", "label", "action"}
 
 # {jakarta.validation.constraints.NotBlank.message}
 _RULE_OF_BEANS = re.compile(r"\{(?:\w{1,40}[.]){1,8}(\w{1,60})[.]message\}")
 # 'Send' claim(s) are required
 _GRANTED = re.compile(r" (?:claims?|permissions?|privileges?|scopes?|rights?|grants?)\b")
+# Path `qty` (<*>) is less than minimum: of a document, as Mongoose validates it
+_OF_DOCUMENT = re.compile(r" (?:is required|is invalid|\([^()\n]{1,80}\) is )")
 _BROKEN = frozenset(WORDS["broken"])
 _OF_WORDS = re.compile(r"[A-Za-z][A-Za-z0-9_-]{3,80}")
 _WORDS_IN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -601,6 +604,7 @@ def _setting(match: re.Match[str]) -> str:
 
 def _prose(text: str) -> Iterator[str]:
     before = ""  # the word before, or ": " where a clause of several words has ended
+    earlier = ""  # the word before that
     words = 0
     for match in _TOKEN.finditer(text):
         piece, kind = match.group(), match.lastgroup
@@ -609,7 +613,7 @@ def _prose(text: str) -> Iterator[str]:
             is_whole = (before.lower() in _GRANTS and _DOTTED.fullmatch(bare)) or _TEMPLATE.fullmatch(bare)
             word = bare if is_whole else BLANK if _is_numbered_behind(before, bare) else _of_word(bare)
             yield word + piece[len(bare) :]
-            before = ": " if piece.endswith(":") and piece.islower() and words else piece
+            earlier, before = before, ": " if piece.endswith(":") and piece.islower() and words else piece
             words += 1
         elif kind is None:
             if piece.isspace():
@@ -627,9 +631,20 @@ def _prose(text: str) -> Iterator[str]:
         elif kind == "bracket" and " " in match[kind].strip():
             yield f"({''.join(_prose(match[kind]))})"
         else:
-            granted = before if _GRANTED.match(text, match.end()) is None else "operation"
-            name = _of_quoted(match[kind].strip(), granted)
+            name = _of_quoted(match[kind].strip(), _kind_of_quoted(earlier, before, text, match.end()))
             yield name if BLANK in name or " " in name else f"'{name}'"
+
+
+def _kind_of_quoted(earlier: str, before: str, text: str, end: int) -> str:
+    """The word that says of what kind that is which stands in quotes up to ``end``, behind two words."""
+    if _GRANTED.match(text, end):
+        return "operation"
+    small = before.lower()
+    if small == "name":  # that of a column is none of a customer
+        if earlier.lower() in _HAVE_NAMES:
+            return earlier if earlier.lower() in _NAMES else "class"
+        return "variable" if text.startswith(" is not defined", end) else before
+    return "field" if small == "path" and _OF_DOCUMENT.match(text, end) else before
 
 
 def _is_numbered_behind(before: str, word: str) -> bool:
