@@ -33,6 +33,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from redrive.brokers import open_broker
+from redrive.brokers.base import UNREADABLE
 from redrive.brokers.service_bus import looking
 from redrive.brokers.service_bus.adapter import AzureServiceBus
 from redrive.brokers.service_bus.amqp_values import MAX_PROPERTY_BYTES, Encoded
@@ -47,7 +48,7 @@ from redrive.settings import Route
 from tests.contract.broker_contract import LEASE, NO_WAIT, PATIENCE, BrokerContract, outgoing
 from tests.servers import free_port
 from tests.stand_ins.service_bus import ServiceBusStandIn
-from tests.stand_ins.service_bus.codec import Raw
+from tests.stand_ins.service_bus.codec import VALUE, Raw, Section
 
 LOCK = 30.0
 
@@ -590,6 +591,37 @@ def test_values_at_which_the_sdk_breaks_block_nobody(
     assert odd.letter.headers == (header,)
     broker.publish("again", [as_it_came(odd)])
     assert bus.messages("again")[0].application == {"value": raw}
+
+
+_NESTED = b"\x45"
+for _ in range(70):
+    _NESTED = b"\xd0" + (4 + len(_NESTED)).to_bytes(4, "big") + b"\x00\x00\x00\x01" + _NESTED
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (bytes.fromhex("c10602c002014141"), "value/amqp"),
+        (b"\xf0" + (70_005).to_bytes(4, "big") + (70_000).to_bytes(4, "big") + b"\x50" + b"x" * 70_000, None),
+        (_NESTED, None),
+        (b"\x0f", None),
+    ],
+    ids=["a list as key", "a long array", "nested deeply", "no type"],
+)
+def test_a_body_at_which_the_sdk_breaks_blocks_nobody(
+    bus: ServiceBusStandIn, broker: AzureServiceBus, body: bytes, kind: str | None
+) -> None:
+    for queue in ("orders", "again"):
+        bus.queue(queue)
+    broker.publish("orders", [outgoing(b"before", 1), outgoing(b"odd", 2), outgoing(b"after", 3)])
+    with bus.lock:
+        bus.messages("orders")[1].kept = [Section(VALUE, None, b"\x00\x53\x77" + body)]
+    before, odd, after = take(broker, "orders", 3)
+    assert (before.letter.body, after.letter.body) == (b"before", b"after")
+    if kind is None:  # for people: it is not sent as what it never was
+        assert (odd.letter.description or "").startswith(UNREADABLE) or odd.letter.body == body
+        return
+    assert (odd.letter.body, dict(odd.letter.properties)["BodyType"]) == (body, kind)
 
 
 # --- message ids -----------------------------------------------------------------------------------------------

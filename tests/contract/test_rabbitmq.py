@@ -749,6 +749,19 @@ def test_properties_that_are_no_text_are_kept_as_well(name: str, value: bytes) -
     assert encode(message, queue="q", user=None) == raw
 
 
+def test_a_table_in_which_a_name_comes_twice_goes_out_as_it_came() -> None:
+    """As JSON it would have lost one of them, here, in staging and for its consumer."""
+    twice = b"\x01aI" + (1).to_bytes(4, "big") + b"\x01aI" + (2).to_bytes(4, "big")
+    inner = b"F" + len(twice).to_bytes(4, "big") + twice
+    for table in (inner, b"A" + len(inner).to_bytes(4, "big") + inner):
+        field = b"\x01h" + table
+        raw = (1 << 13 | 1 << 12).to_bytes(2, "big") + len(field).to_bytes(4, "big") + field + b"\x02"
+        letter = letter_of(raw, b"body", queue="dead", exchange="", routing_key="dead", redelivered=False)
+        [header] = letter.headers
+        assert header.type == f"raw:{chr(table[0])}"
+        assert encode(outgoing(headers=letter.headers, properties=letter.properties), queue="q", user=None) == raw
+
+
 @pytest.mark.parametrize("name", [b"caf\xe9", "café".encode(), b'{"!shortstr": "eA=="}'])
 def test_names_of_headers_that_are_no_text_are_kept_as_well(name: bytes) -> None:
     field = bytes([len(name)]) + name + b"t\x01"

@@ -109,8 +109,9 @@ def test_what_is_cut_off_is_told_wherever_it_is_cut() -> None:
         b"\x00" * 5000,
         b"\x0f",
         b"\xa1\x02\xff\xfe",
+        b"\xc0\x01\x08" * 28 + b"\x40" * 197,
     ],
-    ids=["deep", "huge-count", "descriptors", "unknown", "not-utf8"],
+    ids=["deep", "huge-count", "descriptors", "unknown", "not-utf8", "longer than its list says, at each level"],
 )
 def test_hostile_bytes_are_unreadable_and_nothing_worse(raw: bytes) -> None:
     with pytest.raises(Unreadable):

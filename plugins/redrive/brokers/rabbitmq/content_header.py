@@ -124,15 +124,15 @@ def _headers(raw: bytes, offset: int, end: int) -> tuple[Header, ...]:
         try:
             letter, value, offset = _read(raw, start, 0)
             found.append(_header(name, letter, value))
-        except _TooDeepError:
+        except _UntoldError:
             size = struct.unpack_from(">I", raw, start + 1)[0]
             offset = start + 5 + size
             found.append(Header(name, f"raw:{chr(raw[start])}", raw[start + 5 : offset]))
     return tuple(found)
 
 
-class _TooDeepError(Exception):
-    pass
+class _UntoldError(Exception):
+    """Its JSON would not say all of it: it is nested too deeply, or a table has two fields of one name."""
 
 
 def _read(raw: bytes, offset: int, depth: int) -> tuple[str, Any, int]:
@@ -157,7 +157,7 @@ def _read(raw: bytes, offset: int, depth: int) -> tuple[str, Any, int]:
     if letter not in "FA":
         raise NotEncodable(f"field type {letter!r} is unknown")
     if depth >= _MAX_DEPTH:
-        raise _TooDeepError
+        raise _UntoldError
     end = offset + 4 + struct.unpack_from(">I", raw, offset)[0]
     offset += 4
     items: list[tuple[str, str, Any]] = []
@@ -205,6 +205,8 @@ def _json(letter: str, value: Any) -> Any:
         return [_json(kind, item) for _, kind, item in value]
     if letter == "F":
         table = {name: _json(kind, item) for name, kind, item in value}
+        if len(table) < len(value):
+            raise _UntoldError
         return {f"{MARK}table": table} if len(table) == 1 and next(iter(table)).startswith(MARK) else table
     if letter == "S":
         try:

@@ -121,11 +121,15 @@ def _content(buffer: bytes | memoryview, at: int, code: int, depth: int) -> tupl
     if code not in (0xC0, 0xC1, 0xD0, 0xD1, 0xE0, 0xF0):
         raise Unreadable(f"unknown type 0x{code:02x}")
     end = at + size
+    if end > len(buffer):
+        raise Unreadable(f"cut off at byte {len(buffer)}")
     count = struct.unpack_from(">I" if wide else ">B", buffer, at)[0]
     if count > len(buffer):
         raise Unreadable(f"{count} elements in {len(buffer)} bytes")
     at += 4 if wide else 1
-    items = list(_items(buffer, at, count, depth + 1, array=code in (0xE0, 0xF0)))
+    items, last = _items(buffer, at, count, depth + 1, array=code in (0xE0, 0xF0))
+    if last != end:  # else what is beyond would be read again, by each value that this one is in
+        raise Unreadable(f"{size} bytes of a value are {size + last - end}")
     if code in (0xE0, 0xF0):
         return Typed("array", items), end
     if code in (0xC1, 0xD1):
@@ -133,7 +137,8 @@ def _content(buffer: bytes | memoryview, at: int, code: int, depth: int) -> tupl
     return Typed("list", items), end
 
 
-def _items(buffer: bytes | memoryview, at: int, count: int, depth: int, *, array: bool) -> Iterator[Typed]:
+def _items(buffer: bytes | memoryview, at: int, count: int, depth: int, *, array: bool) -> tuple[list[Typed], int]:
+    """So many values from ``at`` on, and the place after them."""
     if depth > _MAX_DEPTH:
         raise Unreadable(f"nested deeper than {_MAX_DEPTH}")
     code, descriptor = 0, None
@@ -144,9 +149,11 @@ def _items(buffer: bytes | memoryview, at: int, count: int, depth: int, *, array
             descriptor, at = _read(buffer, at, depth)
             code = buffer[at]
             at += 1
+    items = []
     for _ in range(count):
         value, at = _content(buffer, at, code, depth) if array else _read(buffer, at, depth)
-        yield Typed("described", (descriptor, value)) if descriptor is not None else value
+        items.append(Typed("described", (descriptor, value)) if descriptor is not None else value)
+    return items, at
 
 
 def _bytes(buffer: bytes | memoryview, at: int, size: int) -> bytes:

@@ -8,7 +8,8 @@ Four things need the SDK's inner parts, which is why its version is pinned and t
   credit is taken back.
 * A thread of its own reads from the same socket, and closing waits a second for it. It is not started: a link belongs
   to one thread.
-* It reads and writes values without their types, and breaks at a .NET ``decimal`` or ``char``. Values are read from
+* It reads and writes values without their types, and breaks at a .NET ``decimal`` or ``char``, and at some values that
+  are legal; one such message would end each receive that it is part of. Values are read from
   the frames themselves (see :mod:`redrive.brokers.service_bus.amqp_values`), and bodies that are AMQP values go out
   as they came.
 
@@ -22,6 +23,7 @@ from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus._pyamqp import _decode, _encode
+from azure.servicebus._pyamqp import receiver as _receiver
 from azure.servicebus._pyamqp.constants import LinkState
 from azure.servicebus._pyamqp.error import AMQPException, MessageException
 from azure.servicebus._pyamqp.outcomes import Accepted, Modified
@@ -30,7 +32,7 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError, ServiceBusError
 
 from redrive.brokers.base import RECEIVE_BYTES
-from redrive.brokers.service_bus.amqp_values import Encoded, decimal128
+from redrive.brokers.service_bus.amqp_values import Encoded, Unreadable, decimal128, read
 from redrive.brokers.service_bus.errors import SDK_ERRORS
 
 #: Completions under way at once.
@@ -51,6 +53,41 @@ _decode._DECODE_BY_CONSTRUCTOR[0x73] = lambda buffer, *_: (buffer[4:], int.from_
 _decode._DECODE_BY_CONSTRUCTOR[0x74] = lambda buffer, *_: (buffer[4:], bytes(buffer[:4]))
 _decode._DECODE_BY_CONSTRUCTOR[0x84] = lambda buffer, *_: (buffer[8:], bytes(buffer[:8]))
 _decode._DECODE_BY_CONSTRUCTOR[0x94] = lambda buffer, *_: (buffer[16:], decimal128(bytes(buffer[:16])))
+
+
+class Undecoded(bytes):
+    """What the SDK could make nothing of: a section of a message, and all after it."""
+
+
+def _decode_what_can_be(payload: memoryview) -> Any:
+    """The SDK's reading of a message. Where it breaks at a section (a map whose key is a list, more than it reads of
+    nested lists or of one array), the message has those before it, and the rest as an :class:`Undecoded` value: else
+    the whole receive would fail, each time, and with it all that came beside this one."""
+    try:
+        return _decode.decode_payload(payload)
+    except Exception:  # it raises whatever its functions meet
+        for size in _beginnings(payload):
+            try:
+                return _decode.decode_payload(payload[:size])._replace(value=Undecoded(payload[size:]))
+            except Exception:  # noqa: S112 - then fewer sections
+                continue
+        return _decode.Message(value=Undecoded(payload))
+
+
+def _beginnings(payload: memoryview) -> list[int]:
+    """Where sections of a message begin, as far as they can be told; the last first."""
+    starts, at = [0], 0
+    try:
+        while at < len(payload):
+            _, start = read(payload, at + 1)
+            _, at = read(payload, start)
+            starts.append(at)
+    except Unreadable:
+        pass
+    return starts[::-1]
+
+
+_receiver.decode_payload = _decode_what_can_be
 
 
 def _encode_unknown(output: bytearray, value: Any, **options: Any) -> None:

@@ -13,6 +13,7 @@ from redrive.brokers.base import readable
 from redrive.brokers.service_bus import amqp_values
 from redrive.brokers.service_bus.amqp_values import STRING, Encoded, Section, Typed, Unreadable
 from redrive.brokers.service_bus.kind import DESCRIPTION, REASON
+from redrive.brokers.service_bus.links import Undecoded
 from redrive.message import MILLISECOND, DeadLetter, Header, Micros, Outgoing, count, instant, send_id
 
 #: All application properties of a message together.
@@ -208,6 +209,8 @@ def _body(raw: AmqpAnnotatedMessage, parts: dict[int, list[Section]]) -> tuple[b
         return (content if isinstance(content, bytes) else str(content).encode()), f"value/{section.type}"
     if section is not None and section.value is not None:
         return (b"", "value/null") if section.type == "null" else (section.raw, "value/amqp")
+    if isinstance(raw.body, Undecoded):
+        raise Unreadable("neither we nor the SDK can read its body")
     return (b"", "value/null") if raw.body is None else (_encoded(raw.body), "value/amqp")
 
 
