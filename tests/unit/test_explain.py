@@ -234,16 +234,6 @@ def test_what_nothing_is_known_of_is_what_its_failure_is_where_a_person_is_asked
     assert (unknown["cause"], unknown["verdict"]) == ("application_bug", "escalate")
 
 
-@pytest.mark.parametrize(
-    ("detail", "cause"), [("connection refused", "unclassified"), ("permission denied for table x", "auth_failure")]
-)
-def test_nothing_is_sent_again_for_what_another_text_of_its_template_says(detail: str, cause: str) -> None:
-    texts = [f"parcel not booked\nDETAIL: {detail}", "parcel not booked"]
-    told, itself = explain([{"text": text} for text in texts], model=Silent())
-    assert told["template"] == itself["template"]
-    assert itself["cause"] == cause
-
-
 @pytest.mark.parametrize("value", ["rate limit", "too many requests", "deadlock detected"])
 @pytest.mark.parametrize(
     ("text", "cause"),

@@ -334,10 +334,9 @@ def _believed(
 ) -> dict[str, Finding | None]:
     """What to believe of every text: what the rules ``found``, and where they say little, what the model says.
 
-    Where the rules say little of a text and much of another way to tell the same failure, that holds for both: but
-    nothing is sent again because of another's words alone. The model is asked about the template and not about each
-    text, so that a name in it doesn't split a group; and what belongs to a known group has that group's cause, so that
-    a new model doesn't either.
+    Where the rules say little of a text and much of another way to tell the same failure, that holds for both. The
+    model is asked about the template and not about each text, so that a name in it doesn't split a group; and what
+    belongs to a known group has that group's cause, so that a new model doesn't either.
     """
     believed = dict(found)
     said: dict[str, dict[Cause, Finding]] = {}
@@ -350,17 +349,15 @@ def _believed(
         if finding is not None and not finding.weak:
             continue
         spot = spots[text]
-        if spot.template not in asked:
-            asked[spot.template] = model.find(spot.template) if model is not None else None
-        by_itself = _weigh(finding, asked[spot.template], None)
         sure = said.get(spot.template, {})
         if len(sure) == 1:
-            told = next(iter(sure.values()))
-            if not _goes_by_itself(told.cause) or (by_itself is not None and _goes_by_itself(by_itself.cause)):
-                believed[text] = told
-                continue
+            believed[text] = next(iter(sure.values()))
+            continue
+        if spot.template not in asked:
+            asked[spot.template] = model.find(spot.template) if model is not None else None
         causes = [Cause(cause) for cause in spot.known if cause != Cause.UNCLASSIFIED]
         # Where there is a group for each of several causes, what is found says which; so does that nothing is.
+        by_itself = _weigh(finding, asked[spot.template], None)
         if by_itself is None and Cause.UNCLASSIFIED in spot.known:
             causes = []
         likely = [one.cause for one in (by_itself, finding) if one is not None and one.cause in causes]
