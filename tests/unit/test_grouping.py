@@ -334,3 +334,29 @@ class TestCost:
             return looked
 
         assert compared(1_000) <= compared(10)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("[email]: must be provided", "[phone]: must be provided"),
+        ("[price] must be positive", "[quantity] must be positive"),
+        ("[email] is required", "[vat_number] is required"),
+        ("[email] can't be blank", "[phone] can't be blank"),
+        ("[colour] ist erforderlich", "[groesse] ist erforderlich"),
+    ],
+)
+def test_a_field_in_brackets_of_which_something_is_said_tells_failures_apart(one: str, other: str) -> None:
+    assert len(set(groups_of(one, other))) == 2, "it is what is broken, and no name of a logger"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("[main] connection to 10.0.0.1 refused", "[worker] connection to 10.0.0.1 refused"),
+        ("[ERROR] value is required", "[WARN] value is required"),
+        ("[orders] order 17 not found", "[payments] order 18 not found"),
+    ],
+)
+def test_what_says_it_in_brackets_does_not(one: str, other: str) -> None:
+    assert len(set(groups_of(one, other))) == 1

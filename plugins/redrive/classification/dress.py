@@ -8,6 +8,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
+from redrive.classification.named_fields import BRACKETED
 from redrive.classification.values_and_names import PLAIN_WORD, is_of_consumer
 from redrive.classification.word_lists import WORDS, any_of
 
@@ -149,8 +150,9 @@ _CONSUMERS: Final = (
 )
 # Pieces of a layout, each for itself.
 _PIECES: Final = (
-    # what is in brackets: a time, a level, a thread, an id; not a sentence
+    # what is in brackets: a time, a level, a thread, an id; not a sentence, nor a field of which something is said
     (
+        rf"(?!{BRACKETED})"
         r"\[(?![\"'{\[]|[1-5][0-9]{2} |[45][0-9]{2}\] [A-Z][a-z]|[A-Z]+(?:_[A-Z]+)+\])(?:[^\]\n ]{1,80}+ ?+){1,3}+\]"
         r"(?=[ :|\[\t-])[:| \t-]{0,3}",
         0,

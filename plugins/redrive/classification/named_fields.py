@@ -1,11 +1,30 @@
 """Columns, fields and functions that libraries name in forms of their own, told in the one way that is read everywhere.
 
 ``field 'weight'`` is the name of what is broken, whoever says it: Go's ``column index 4, name "weight"``, a way through
-JSON (``$.lines[3].weight``), ajv's ``data/lines/3/weight must``, FluentValidation's ``'Weight' must``.
+JSON (``$.lines[3].weight``), ajv's ``data/lines/3/weight must``, FluentValidation's ``'Weight' must``, or in brackets.
 """
 
 import re
+from typing import Final
 
+from redrive.classification.word_lists import any_of
+
+#: [email] can't be blank: what is said of a field, and of no logger and no thread that says it.
+BRACKETED: Final = (
+    rf"\[(?!(?i:{any_of('levels')})\])([A-Za-z_]{{1,40}})\]:? "
+    r"(?=(?:must|should|shall|may not)(?: not)? (?:be|contain|match|have|start|end|equal|conform|satisfy)\b|"
+    r"(?:can[\u2019']t|can ?not|may not) be"
+    r" (?:blank|null|nil|empty|negative|zero|less|greater|more|in|changed|undefined)\b|"
+    r"(?:is|are) (?:an? )?"
+    r"(?:required|invalid|missing|mandatory|reserved|blank|empty|null|negative|undefined|out of range|"
+    r"not (?:an?|allowed|valid|included|numeric|unique|in|one of)|too (?:long|short|big|small|large|many|few)|"
+    r"already (?:taken|in use)|the wrong)\b|"
+    r"has (?:already been taken|an? (?:invalid|wrong)|invalid|wrong)\b|do(?:es)?(?: not|n[\u2019']t) match\b|"
+    r"darf nicht (?:leer|null|negativ)\b|muss \w{1,30} sein\b|ist (?:erforderlich|ung\u00fcltig|ein Pflichtfeld)|"
+    r"est (?:obligatoire|requise?|invalide)\b|doit \u00eatre\b|es (?:obligatori[oa]|requerid[oa]|inv\u00e1lid[oa])|"
+    r"debe ser\b)"
+)
+_BRACKETED = re.compile(rf"(?:(?<=^)|(?<=[:;,] )){BRACKETED}")
 _VALUE = re.compile(r"[0-9]|<\*>")
 # column index 4, name "closed_by", as Go's database/sql tells it
 _SCANNED = re.compile(r"column index (?:<\*>|[0-9]+), name (?=[\"'])")
@@ -44,6 +63,8 @@ _REQUIRED = re.compile(
 
 def with_fields_named(text: str) -> str:
     """A masked line of prose with what is named in such a form named as others do."""
+    if "[" in text:
+        text = _BRACKETED.sub(r"field '\1' ", text)
     if "column index" in text:
         text = _SCANNED.sub("column ", text)
     if "$" in text:
