@@ -1,4 +1,4 @@
-"""The application as Airflow mounts it: pages, the one write, and what is answered when something is wrong."""
+"""The application as Airflow mounts it: pages, what they write, and what is answered when something is wrong."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The only writes, each a ``POST`` of JSON to ``/api/…``. Everything is checked before anything is done."""
+"""What the page writes but for rulings, each a ``POST`` of JSON to ``/api/…``. Everything is checked before anything is done."""
 
 import json
 import re
