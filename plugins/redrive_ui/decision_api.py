@@ -1,4 +1,4 @@
-"""What the page writes but for rulings, each a ``POST`` of JSON to ``/api/…``. Everything is checked before anything is done."""
+"""What the page writes, but for rulings: each a ``POST`` of JSON to ``/api/…``, of which all is checked first."""
 
 import json
 import re
