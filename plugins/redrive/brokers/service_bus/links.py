@@ -19,6 +19,7 @@ Where an inner part of the first kind is not as expected, the public way is take
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver, ServiceBusSender
@@ -67,11 +68,9 @@ def _decode_what_can_be(payload: memoryview) -> Any:
         return _decode.decode_payload(payload)
     except Exception:  # it raises whatever its functions meet
         for size in _beginnings(payload):
-            try:
+            with suppress(Exception):  # then fewer sections
                 return _decode.decode_payload(payload[:size])._replace(value=Undecoded(payload[size:]))
-            except Exception:  # noqa: S112 - then fewer sections
-                continue
-        return _decode.Message(value=Undecoded(payload))
+        raise
 
 
 def _beginnings(payload: memoryview) -> list[int]:
@@ -87,7 +86,7 @@ def _beginnings(payload: memoryview) -> list[int]:
     return starts[::-1]
 
 
-_receiver.decode_payload = _decode_what_can_be
+vars(_receiver)["decode_payload"] = _decode_what_can_be
 
 
 def _encode_unknown(output: bytearray, value: Any, **options: Any) -> None:
