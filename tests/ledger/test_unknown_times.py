@@ -149,7 +149,7 @@ def test_decisions_without_a_time_come_last(plant: Plant) -> None:
         escalate(plant, number, group=7, at=NOW, status="applied", decision="discard", by=f"p{number}", decided_at=at)
     escalate(plant, 9, group=7, at=NOW)
     with plant.ledger.read() as connection:
-        rows = result_queries.results(connection, {"orders"}, "group_id = 7", {})
+        rows = result_queries.results(connection, {"orders"}, lambda _, text: text, "group_id = 7", {})
         assert [row["decided_by"] for row in rows] == ["p2", "p3", "p1"]
         query = (ROOT / "sql/review/last_decisions_of_group.sql").read_text()
         assert [row.decided_by for row in connection.execute(sa.text(query))] == ["p2", "p3", "p1"]
