@@ -496,7 +496,7 @@ class Product:
                     for one in groups
                 ]
                 pages = [message_queries.page(connection, one, shown) for one in filters]
-                return repr([groups, told, pages, results, route_queries.gates_of(connection, route, shown)])
+                return repr([groups, told, pages, results, route_queries.gates_of(connection, route, shown, _as_it_is)])
 
         return str(self._with_ledger(read))
 
