@@ -128,7 +128,11 @@ class _Year:
         return done
 
     def _computed(self) -> float:
-        return time.process_time() + (computed(self.server) if self.server else 0.0)
+        return time.process_time() + self.of_server()
+
+    def of_server(self) -> float:
+        """Seconds that the database's server computed; SQLite has none."""
+        return computed(self.server) if self.server else 0.0
 
 
 def _child(folder: Path, messages: int, kind: str) -> list[dict[str, Any]]:
@@ -176,11 +180,11 @@ def _wait_for_autovacuum(ledger: Ledger) -> None:
 
 def _whole(year: _Year, name: str) -> tuple[float, float]:
     """Seconds and peak memory of what looks at everything, in a process of its own: this one is large by now."""
-    before = computed(year.server) if year.server else 0.0
+    before = year.of_server()
     seconds, peak = in_a_process(
         *("-m", "benchmarks.growth", "--child", str(year.folder), "--whole", name, "--url", year.url)
     )
-    return seconds + ((computed(year.server) if year.server else 0.0) - before), peak
+    return seconds + year.of_server() - before, peak
 
 
 # --- what comes today ---------------------------------------------------------------------------------------

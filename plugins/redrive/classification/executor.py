@@ -39,8 +39,6 @@ __all__ = [
     "write",
 ]
 
-#: So much of a file is read at once to see whether its store gives it.
-_PART_BYTES = 1 << 23
 #: What is given back of a case that is explained on its own.
 EXPLAINED = pa.schema(
     [
@@ -170,8 +168,7 @@ def _is_damaged(batch: Batch, access: filesystems.Access | None) -> bool:
     """Whether the file is to blame, of which every byte can be read; ``OSError`` where that fails too."""
     source, path = filesystems.locate(batch.uri, access)
     with source.open_input_file(path) as stream:
-        while stream.read(_PART_BYTES):
-            pass
+        file_schemas.read_through(stream)
         stream.seek(0)
         try:
             file = file_schemas.open_staged(stream)

@@ -24,7 +24,7 @@ BRACKETED: Final = (
     r"est (?:obligatoire|requise?|invalide)\b|doit \u00eatre\b|es (?:obligatori[oa]|requerid[oa]|inv\u00e1lid[oa])|"
     r"debe ser\b)"
 )
-_BRACKETED = re.compile(rf"(?:(?<=^)|(?<=[:;,] )){BRACKETED}")
+_BRACKETED = re.compile(rf"(?:^|(?<=[:;,] )){BRACKETED}")
 _VALUE = re.compile(r"[0-9]|<\*>")
 # column index 4, name "closed_by", as Go's database/sql tells it
 _SCANNED = re.compile(r"column index (?:<\*>|[0-9]+), name (?=[\"'])")

@@ -85,7 +85,7 @@ def acquire(
             ),
             {"run_id": run_id, "holder": holder, "until_at": now + ttl, "fence": lease.fence, "route": route},
         )
-        told = _counts_of(connection, run_id)
+        told = written_counts(connection, run_id)
         before = told.get(_BEFORE, {}) | {stage: counts for stage, counts in told.items() if stage != _BEFORE}
         connection.execute(
             sql(
@@ -184,12 +184,13 @@ def counts_of(ledger: Ledger, run_id: str, *, also_before: bool = False) -> dict
     """What each stage of the run reported since the run was begun; ``also_before`` it was begun anew, of stages that
     were not done since."""
     with ledger.read() as connection:
-        counts = _counts_of(connection, run_id)
+        counts = written_counts(connection, run_id)
     before = counts.pop(_BEFORE, {})
     return before | counts if also_before else counts
 
 
-def _counts_of(connection: Connection, run_id: str) -> dict[str, dict[str, Any]]:
+def written_counts(connection: Connection, run_id: str) -> dict[str, dict[str, Any]]:
+    """The counts as they stand in the run's row; {} without one."""
     row = connection.execute(sql("select counts from runs where run_id = :run_id"), {"run_id": run_id}).first()
     return json.loads(row.counts) if row else {}
 

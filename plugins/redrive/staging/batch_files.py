@@ -25,7 +25,7 @@ from redrive.errors import RedriveError, StagingError
 from redrive.message import TYPE_ATTRIBUTE, DeadLetter, Header, body_hash
 from redrive.staging import file_schemas, filesystems
 from redrive.staging.batch_columns import SCHEMA, carriers_of, headers_of, of_types, to_letters
-from redrive.staging.batch_writer import GROUP_BYTES, BatchWriter, Written, staging_errors
+from redrive.staging.batch_writer import BatchWriter, Written, staging_errors
 
 _PAYLOAD_COLUMNS = [
     "broker_message_id",
@@ -225,8 +225,7 @@ class Staging:
             if self.is_gone(relative.partition("/")[0]):
                 return False  # not one file is gone, but the place of all
             with self.filesystem.open_input_file(path) as stream:
-                while stream.read(GROUP_BYTES):
-                    pass
+                file_schemas.read_through(stream)
         except FileNotFoundError:
             return True
         except (StagingError, pa.ArrowException, OSError):

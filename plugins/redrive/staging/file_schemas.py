@@ -16,6 +16,8 @@ MESSAGES_DIR: Final = "messages"  # one file for each batch: messages_file
 APPLICATION_FILE: Final = "spark.json"  # written first: which application of Spark's works on it
 CASES_FILE: Final = "cases.parquet"  # written last: where it is, all is
 
+_AT_ONCE: Final = 8 * 1024 * 1024
+
 _TIME = pa.timestamp("us", tz="UTC")
 
 #: One row per copy. The first five columns are the same in all rows of a file.
@@ -115,6 +117,12 @@ def open_staged(stream: pa.NativeFile) -> pq.ParquetFile:
     if rows != metadata.num_rows:
         raise pa.ArrowInvalid(f"it says that it has {metadata.num_rows} rows, and {rows} in its row groups")
     return file
+
+
+def read_through(stream: pa.NativeFile) -> None:
+    """Read every byte of a file, some at a time; ``OSError`` where its store doesn't give them."""
+    while stream.read(_AT_ONCE):
+        pass
 
 
 def read_group(file: pq.ParquetFile, number: int, columns: Sequence[str]) -> pa.Table:

@@ -56,15 +56,16 @@ class DelayQueues:
     def waiting(self, queue: str) -> int:
         """So many messages wait for ``queue``. Another process may have made them wait, so the first time each queue
         that there could be is asked for."""
-        could_be = {delay_queue(queue, seconds) for seconds in DELAYS}
-        found = self._found.setdefault(queue, {name for name in could_be if len(name.encode()) <= LONGEST_NAME})
-        waiting = 0
-        for name in sorted(found | self._made.get(queue, set())):
+        if queue not in self._found:
+            could_be = (delay_queue(queue, seconds) for seconds in DELAYS)
+            self._found[queue] = {name for name in could_be if len(name.encode()) <= LONGEST_NAME}
+        waiting, found, made = 0, self._found[queue], self._made.get(queue, set())
+        for name in sorted(found | made):
             try:
                 waiting += self._session.probed(name, "queue.declare")[0]
             except QueueMissing:
                 found.discard(name)
-                self._made.get(queue, set()).discard(name)
+                made.discard(name)
         return waiting
 
     def forget(self, queue: str) -> None:

@@ -178,6 +178,7 @@ class Section(NamedTuple):
     value: Typed | None
     type: str  # of the value; of texts and binaries known also where they are cut off
     raw: bytes  # the value as it is encoded
+    end: int  # the place after it; of one that is cut off, where its value begins
 
 
 def sections(payload: bytes | memoryview) -> Iterator[Section]:
@@ -191,9 +192,11 @@ def sections(payload: bytes | memoryview) -> Iterator[Section]:
             value, at = read(payload, start)
         except Unreadable:
             kind = payload[start] if start < len(payload) else 0x40
-            yield Section(int(code.value), None, _VARIABLE.get(kind & 0x0F, "") if kind & 0xE0 == 0xA0 else "", b"")
+            yield Section(
+                int(code.value), None, _VARIABLE.get(kind & 0x0F, "") if kind & 0xE0 == 0xA0 else "", b"", start
+            )
             return
-        yield Section(int(code.value), value, value.type, bytes(payload[start:at]))
+        yield Section(int(code.value), value, value.type, bytes(payload[start:at]), at)
 
 
 # --- as headers --------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError, ServiceBusError
 
 from redrive.brokers.base import RECEIVE_BYTES
-from redrive.brokers.service_bus.amqp_values import Encoded, Unreadable, decimal128, read
+from redrive.brokers.service_bus.amqp_values import Encoded, decimal128, sections
 from redrive.brokers.service_bus.errors import SDK_ERRORS
 
 #: Completions under way at once.
@@ -75,14 +75,11 @@ def _decode_what_can_be(payload: memoryview) -> Any:
 
 def _beginnings(payload: memoryview) -> list[int]:
     """Where sections of a message begin, as far as they can be told; the last first."""
-    starts, at = [0], 0
-    try:
-        while at < len(payload):
-            _, start = read(payload, at + 1)
-            _, at = read(payload, start)
-            starts.append(at)
-    except Unreadable:
-        pass
+    starts = [0]
+    with suppress(TypeError, ValueError):  # Unreadable, or what is no section of ours
+        for one in sections(payload):
+            if one.value is not None:
+                starts.append(one.end)  # noqa: PERF401 - what came before an error counts
     return starts[::-1]
 
 

@@ -316,7 +316,7 @@ def failed(ledger: Ledger, pending: Sequence[Pending], problem: str, now: dateti
     """They could not be told; it is tried again until it is no news any more, or not at all ``for_good``."""
     with ledger.write() as connection:
         for one in pending:
-            over = for_good or now - one.raised_at >= GIVE_UP
+            over = for_good or _is_old(one, now)
             connection.execute(
                 sql(
                     f"update notification_sends set problem = :problem{', next_try_at = null' if over else ''}"
@@ -328,20 +328,20 @@ def failed(ledger: Ledger, pending: Sequence[Pending], problem: str, now: dateti
 
 def needs_airflow(ledger: Ledger, pending: Sequence[Pending], now: datetime) -> None:
     """They can be told only from elsewhere: as if nobody had tried, until they are no news any more."""
-    failed(
-        ledger,
-        [one for one in pending if now - one.raised_at >= GIVE_UP],
-        "no task of Airflow came by, which alone can tell it",
-        now,
-    )
+    if old := [one for one in pending if _is_old(one, now)]:
+        failed(ledger, old, "no task of Airflow came by, which alone can tell it", now)
     with ledger.write() as connection:
         for one in pending:
-            if now - one.raised_at >= GIVE_UP:
-                continue
-            connection.execute(
-                sql(
-                    "update notification_sends set tries = :tries, next_try_at = :now"
-                    " where notification_id = :id and target = :target"
-                ),
-                {"tries": one.tries, "now": now, "id": one.notification_id, "target": one.target},
-            )
+            if not _is_old(one, now):
+                connection.execute(
+                    sql(
+                        "update notification_sends set tries = :tries, next_try_at = :now"
+                        " where notification_id = :id and target = :target"
+                    ),
+                    {"tries": one.tries, "now": now, "id": one.notification_id, "target": one.target},
+                )
+
+
+def _is_old(one: Pending, now: datetime) -> bool:
+    """Whether it is no news any more."""
+    return now - one.raised_at >= GIVE_UP

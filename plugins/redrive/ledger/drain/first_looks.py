@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.ledger import leases
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.settings import LONGEST_LEASE
@@ -58,7 +59,7 @@ def note(
     ``total`` is None where the broker doesn't tell.
     """
     with ledger.under(lease, now) as tx:
-        counts = _counts(tx.connection, lease)
+        counts = leases.written_counts(tx.connection, lease.run_id)
         look: dict[str, Any] = {
             "total": total,
             "in_flight": in_flight,
@@ -76,14 +77,14 @@ def note(
 def end(ledger: Ledger, lease: RouteLease, source: str, *, shard: int, now: datetime) -> None:
     """``shard`` has settled or given back all that it received from ``source``, and receives no more."""
     with ledger.under(lease, now) as tx:
-        counts = _counts(tx.connection, lease)
+        counts = leases.written_counts(tx.connection, lease.run_id)
         counts[_PLACE]["sources"][source].setdefault("ended", []).append(shard)
         _keep(tx, counts)
 
 
 def first(connection: Connection, lease: RouteLease) -> dict[str, FirstLook]:
     """The run's first look at each source of which it noted one."""
-    sources = _counts(connection, lease).get(_PLACE, {}).get("sources", {})
+    sources = leases.written_counts(connection, lease.run_id).get(_PLACE, {}).get("sources", {})
     return {
         source: FirstLook(
             kept["total"],
@@ -139,8 +140,3 @@ def _keep(tx: RunTransaction, counts: dict[str, Any]) -> None:
     tx.execute(
         sql("update runs set counts = :counts where run_id = :run_id"), {"counts": json.dumps(counts, default=str)}
     )
-
-
-def _counts(connection: Connection, lease: RouteLease) -> dict[str, Any]:
-    row = connection.execute(sql("select counts from runs where run_id = :run_id"), {"run_id": lease.run_id}).first()
-    return dict(json.loads(row.counts)) if row else {}
