@@ -36,6 +36,9 @@ CUSTOM_FAILURE_HEADERS: Final = frozenset(
 
 #: With so many bytes of bodies a receive asks for nothing more: nobody knows how large the next ones are.
 RECEIVE_BYTES: Final = 16 * 1024 * 1024
+#: So often an instance asks its broker about a name that a message brought: anyone may have written any number of them,
+#: and what was received before is leased meanwhile.
+NAMES_ASKED: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +319,9 @@ class Broker(Protocol):
 
         Bodies are the original bytes. Every header keeps its broker type name, and ``properties`` has whatever a
         redelivery or a restore needs. What the broker doesn't tell is None (``""`` for ids), never a guess. Anyone may
-        have written what a message says of itself: read it by ``message.count`` and ``message.instant``, and put
-        :func:`readable` around the conversion.
+        have written what a message says of itself: read it by ``message.count`` and ``message.instant``, put
+        :func:`readable` around the conversion, and ask the broker about what it names at most :data:`NAMES_ASKED`
+        times.
         """
         ...
 

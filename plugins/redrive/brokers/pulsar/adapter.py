@@ -39,7 +39,7 @@ class ApachePulsar:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._admin = place.admin
-        self._topics = Topics(place)
+        self._topics = Topics(place, monotonic)
         self._client = LazyClient(place)
         self._receiver = Receiver(place, self._topics, self._client, sleep=sleep, monotonic=monotonic)
         self._publisher = Publisher(place, self._topics, self._client)

@@ -3,9 +3,12 @@
 A short name stands for the connection's tenant and namespace.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from redrive.brokers.base import NAMES_ASKED
+from redrive.brokers.clock import elapsing
 from redrive.brokers.pulsar.connection import Place
 from redrive.brokers.pulsar.message import base_topic
 from redrive.errors import BrokerError, PermissionRefused, QueueMissing
@@ -13,6 +16,10 @@ from redrive.errors import BrokerError, PermissionRefused, QueueMissing
 #: How the names of the topics end that client libraries write for delayed messages, and for dead ones.
 RETRY: Final = "-RETRY"
 DLQ: Final = "-DLQ"
+#: Seconds until a topic is asked about again of which an outage told nothing.
+_ASKED_AGAIN: Final = 60.0
+#: No request for a longer name is read by the admin API, unless it is told to.
+_LONGEST_NAME: Final = 8 * 1024
 
 
 class Topics:
@@ -21,13 +28,15 @@ class Topics:
     :meth:`stats`, :meth:`each_stats` and :meth:`entries` take a name that :meth:`full` returned.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, monotonic: Callable[[], float] = elapsing) -> None:
         self._admin = place.admin
         self._keep_partition = place.keep_partition
         self._subscription, self._subscriptions = place.subscription, place.subscriptions
         self.prefix = f"persistent://{place.namespace}/"  # of what has a short name
         self._partitions: dict[str, int] = {}
-        self._bases: dict[str, str] = {}
+        self._monotonic = monotonic
+        self._partitioned: dict[str, tuple[bool, float]] = {}  # by topic; and until when that holds
+        self._asked = 0
 
     def full(self, queue: str) -> str:
         """The full name of ``queue``, which is there."""
@@ -50,21 +59,31 @@ class Topics:
 
     def origin(self, real_topic: str) -> str:
         """The queue that a topic is; without its partition, which is chosen anew, unless it is to be kept."""
-        if real_topic not in self._bases:
-            base = base_topic(real_topic)
-            if base != real_topic and not self._keep_partition:
-                try:
-                    base = base if self._admin.partitions(base) else real_topic
-                except QueueMissing:
-                    base = real_topic
-                except PermissionRefused:
-                    pass  # not ours to ask: the name says what it most likely is
-                except BrokerError:
-                    return base.removeprefix(self.prefix)  # so too for now; it is asked again
-            elif self._keep_partition:
-                base = real_topic
-            self._bases[real_topic] = base.removeprefix(self.prefix)
-        return self._bases[real_topic]
+        base = base_topic(real_topic)
+        if base != real_topic and (self._keep_partition or not self._is_partitioned(base)):
+            base = real_topic
+        return base.removeprefix(self.prefix)
+
+    def _is_partitioned(self, topic: str) -> bool:
+        """Whether ``topic`` has partitions; True where nobody tells, as the name of one most likely says so.
+
+        Asked once, and once a minute while an outage tells nothing, :data:`NAMES_ASKED` times in all.
+        """
+        told, until = self._partitioned.get(topic, (True, -math.inf))
+        if self._monotonic() < until or self._asked >= NAMES_ASKED or len(topic) > _LONGEST_NAME:
+            return told
+        self._asked += 1
+        told, until = True, math.inf
+        try:
+            told = self._admin.partitions(topic) > 0
+        except QueueMissing:
+            told = False
+        except PermissionRefused:
+            pass  # not ours to ask
+        except BrokerError:
+            until = self._monotonic() + _ASKED_AGAIN
+        self._partitioned[topic] = told, until
+        return told
 
     def subscription(self, queue: str, topic: str, known: Mapping[str, Any] | None = None) -> str:
         """The subscription by which ``queue``, with that full name, is drained: ours, as a rule.

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from redrive.brokers.base import NAMES_ASKED
 from redrive.brokers.rabbitmq.management import Management, QueueFacts
 from redrive.errors import BrokerError
 
@@ -20,9 +21,17 @@ class Declared:
     def __init__(self, management: Management | None) -> None:
         self._management = management
         self._facts: dict[str, _Known] = {}
+        self._named = 0  # of those by letters
 
     def delivery_limit(self, queue: str) -> int | None:
-        """After so many returns the queue lets a message die; None: none, or not known. Asked once."""
+        """After so many returns a queue that a letter names lets a message die; None: none, or not known.
+
+        Asked once, of :data:`NAMES_ASKED` queues in all.
+        """
+        if queue not in self._facts:
+            if self._named >= NAMES_ASKED:
+                return None
+            self._named += 1
         return self._known(queue).delivery_limit
 
     def keeps_order(self, queue: str) -> bool:
