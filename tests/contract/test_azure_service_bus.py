@@ -624,6 +624,21 @@ def test_a_body_at_which_the_sdk_breaks_blocks_nobody(
     assert (odd.letter.body, dict(odd.letter.properties)["BodyType"]) == (body, kind)
 
 
+@pytest.mark.parametrize("body", [bytes.fromhex("c10602c002014141"), b"\x0f"], ids=["a list as key", "no type"])
+def test_a_body_at_which_the_sdk_breaks_can_be_peeked_at(bus: ServiceBusStandIn, body: bytes) -> None:
+    """Where nobody may administer, depth is counted by peeks, and what a queue is is found out by one."""
+    bus.queue("orders")
+    broker = adapter(bus, administered=False)
+    broker.publish("orders", [outgoing(b"odd", 1), outgoing(b"after", 2)])
+    with bus.lock:
+        bus.messages("orders")[0].kept = [Section(VALUE, None, b"\x00\x53\x77" + body)]
+
+    odd, after = broker.peek("orders", 2)
+    assert ((odd.description or "").startswith(UNREADABLE), after.body) == (True, b"after")
+    assert (broker.depth("orders").visible, broker.describe("orders").warnings) == (2, ())
+    broker.close()
+
+
 # --- message ids -----------------------------------------------------------------------------------------------
 
 OWN = (("MessageId", "order-17"),)

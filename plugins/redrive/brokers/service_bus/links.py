@@ -9,7 +9,7 @@ Four things need the SDK's inner parts, which is why its version is pinned and t
 * A thread of its own reads from the same socket, and closing waits a second for it. It is not started: a link belongs
   to one thread.
 * It reads and writes values without their types, and breaks at a .NET ``decimal`` or ``char``, and at some values that
-  are legal; one such message would end each receive that it is part of. Values are read from
+  are legal; one such message would end each receive, and each peek, that it is part of. Values are read from
   the frames themselves (see :mod:`redrive.brokers.service_bus.amqp_values`), and bodies that are AMQP values go out
   as they came.
 
@@ -29,6 +29,7 @@ from azure.servicebus._pyamqp.constants import LinkState
 from azure.servicebus._pyamqp.error import AMQPException, MessageException
 from azure.servicebus._pyamqp.outcomes import Accepted, Modified
 from azure.servicebus._pyamqp.receiver import check_disposition_outcome
+from azure.servicebus._transport import _pyamqp_transport as _transport
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError, ServiceBusError
 
@@ -63,7 +64,7 @@ class Undecoded(bytes):
 def _decode_what_can_be(payload: memoryview) -> Any:
     """The SDK's reading of a message. Where it breaks at a section (a map whose key is a list, more than it reads of
     nested lists or of one array), the message has those before it, and the rest as an :class:`Undecoded` value: else
-    the whole receive would fail, each time, and with it all that came beside this one."""
+    the whole receive or peek would fail, each time, and with it all that came beside this one."""
     try:
         return _decode.decode_payload(payload)
     except Exception:  # it raises whatever its functions meet
@@ -84,6 +85,7 @@ def _beginnings(payload: memoryview) -> list[int]:
 
 
 vars(_receiver)["decode_payload"] = _decode_what_can_be
+vars(_transport)["decode_payload"] = _decode_what_can_be  # of what is peeked at
 
 
 def _encode_unknown(output: bytearray, value: Any, **options: Any) -> None:
