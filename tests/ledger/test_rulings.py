@@ -378,6 +378,20 @@ def test_an_open_gate_is_a_canary_again_where_the_other_one_was_not_open(asked: 
     assert asked.query("select stage from breakers where group_id = 1") == [("open",)], "once"
 
 
+@pytest.mark.parametrize("question", ["asked", "to be asked"])
+def test_a_group_of_which_nothing_was_planned_has_no_open_gate(asked: Workshop, question: str) -> None:
+    """It expired before its first plan, or was held for people; then it is merged into one that goes well."""
+    person(asked, "delete from breakers where group_id = 2")
+    person(asked, "update breakers set stage = 'open' where group_id = 1")
+    if question == "to be asked":
+        person(asked, "update escalated_messages set decision = 'discard', decided_by = 'ana' where group_id = 2")
+        person(asked, "update messages set state = 'to_review' where group_id = 2")
+    asked.advance(minutes=1)
+    merge(asked)
+    asked.review()
+    assert asked.query("select group_id, stage, allowed from breakers") == [(1, "canary", 0)]
+
+
 def test_two_open_gates_stay_open(asked: Workshop) -> None:
     person(asked, "update breakers set stage = 'open' where group_id is not null")
     asked.advance(minutes=1)

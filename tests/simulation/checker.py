@@ -183,14 +183,16 @@ class Checker:
             return  # restored
         rows = sql.rows(
             "select m.route, m.group_id, g.stage, g.allowed, g.stage_at, m.kind from messages m"
-            " inner join group_state g on g.route = m.route and g.group_id = m.group_id where m.redrive_id = "
+            " left join group_state g on g.route = m.route and g.group_id = m.group_id where m.redrive_id = "
             + sql.quoted(mark[0])
         )
         if not rows:
             return
         route, group, stage, allowed, stage_at, kind = rows[0]
-        if kind == "delay":
+        if kind == "delay" or group is None:
             return
+        if stage is None:
+            raise Broken("what is sent passed a gate", f"group {group} of {route} has none")
         sends = self.group_sends[route, group]
         if mark not in [one for _, one in sends]:
             sends.append((self.world.clock.now, mark))

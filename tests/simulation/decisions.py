@@ -135,12 +135,12 @@ class Decisions(Rules):
         if self.checker.routes[route].get("canary", "off") == "off" or route in self.checker.changed_canaries:
             return
         rows = sql.rows(
-            "select m.message_id, g.stage, g.stage_at from messages m inner join group_state g on g.route = m.route"
+            "select m.message_id, g.stage, g.stage_at from messages m left join group_state g on g.route = m.route"
             f" and g.group_id = m.group_id where m.route = {sql.quoted(route)} and m.plan = 'release'"
-            " and m.state in ('waiting', 'held') and g.stage not in ('canary', 'ramp')"
+            " and m.state in ('waiting', 'held') and coalesce(g.stage, 'none') not in ('canary', 'ramp')"
         )
         # A gate that stopped at this very moment is no older than the decision, as far as clocks can tell.
-        found = [row[:2] for row in rows if micros(row[2]) < self.world.clock.now]
+        found = [row[:2] for row in rows if row[2] is None or micros(row[2]) < self.world.clock.now]
         if found:
             raise Broken("what people release gets a canary", f"{route}: {found}")
 

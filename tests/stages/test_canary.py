@@ -282,6 +282,29 @@ def test_what_people_released_goes_out_as_a_canary_also_when_the_delivery_comes_
     pipeline.finish(one.settings, run, "succeeded", one.now)
 
 
+def test_what_expired_before_anything_of_its_group_was_planned_goes_behind_a_canary_when_people_release_it(
+    tmp_path: Path, ledger_url: str
+) -> None:
+    one = Workshop(tmp_path, ledger_url, canary=CANARY["canary"], give_up_after="1d")
+    long_ago = one.time.now - 2 * 86_400_000_000
+    one.die(*[f"{n:03}" for n in range(30)], error=KEY_ERROR, enqueued_at=long_ago)
+    one.cycle()
+    assert (one.states(), one.query("select * from group_state")) == ({"escalated": 30}, [])
+    with one.ledger.write() as connection:
+        connection.exec_driver_sql("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    assert one.review()["released"] == 30
+    assert one.query("select stage, allowed, reason from group_state") == [
+        ("canary", 4, "People released messages of it.")
+    ]
+    one.cycle()
+    assert (len(one.bodies("orders")), one.states()) == (4, {"sent": 4, "held": 26})
+    assert one.consume(lambda _: KEY_ERROR) == 4
+    one.cycle()
+    assert one.query("select stage from group_state") == [("failed",)], "its returns tell against it"
+    assert one.bodies("orders") == []
+    one.ledger.close()
+
+
 @pytest.mark.parametrize("trouble", ["a clock that is ahead", "a review that dies"])
 def test_what_people_release_goes_behind_a_canary_whatever_becomes_of_the_review(
     shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, trouble: str

@@ -223,29 +223,40 @@ def quota(connection: Connection, route: str, destination: str, *, own: int = 0)
 
 # --- stages -----------------------------------------------------------------------------------------------
 
-#: A group of which something is to be planned gets its gate.
+#: The gates of the groups of messages that match ``{which}``, where they have none yet.
 _ADD_GATES = f"""
-insert into breakers (route, group_id, stage, allowed, stage_at, began_at, stage_slice, began_slice)
-select distinct route, group_id, :stage, :allowed, :begins_at, :begins_at, {NEWEST_OF_ROUTE}, {NEWEST_OF_ROUTE}
+insert into breakers (route, group_id, stage, allowed, reason, stage_at, began_at, stage_slice, began_slice)
+select distinct
+    route, group_id, :stage, :allowed, cast(:reason as text), :begins_at, :begins_at, {NEWEST_OF_ROUTE},
+    {NEWEST_OF_ROUTE}
 from messages
-where route = :route and state = 'classified' and group_id is not null
+where route = :route and {{which}} and group_id is not null
 on conflict (route, group_id) do nothing
 """
 
 
+def _add_gates(tx: RunTransaction, which: str, *, first: int | None, reason: str | None = None) -> int:
+    values = {**_beginning(first), "begins_at": tx.now, "reason": reason}
+    return int(tx.execute(sql(_ADD_GATES.format(which=which)), values).rowcount)
+
+
+def _beginning(first: int | None) -> dict[str, Any]:
+    """The stage at which a gate begins: a canary of ``first``, or open when None."""
+    return {"stage": Stage.OPEN if first is None else Stage.CANARY, "allowed": first or 0}
+
+
 def open_gates(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetime) -> int:
-    """Give every group of the route that has no gate yet one: a canary of ``first``, or open when None. So begins also
-    a canary that is allowed nothing yet."""
-    values = {"stage": Stage.OPEN if first is None else Stage.CANARY, "allowed": first or 0}
+    """Give every group of which something is to be planned a gate, if it has none yet: a canary of ``first``, or open
+    when None. So begins also a canary that is allowed nothing yet."""
     with ledger.under(lease, now) as tx:
         tx.execute(
             sql(
                 "update breakers set stage = :stage, allowed = :allowed"
                 " where route = :route and stage = 'canary' and allowed = 0"
             ),
-            values,
+            _beginning(first),
         )
-        return int(tx.execute(sql(_ADD_GATES), {**values, "begins_at": now}).rowcount)
+        return _add_gates(tx, "state = 'classified'", first=first)
 
 
 def unmoved(tx: RunTransaction, gates: Iterable[GroupGate]) -> set[int]:
@@ -355,8 +366,7 @@ def release_group(ledger: Ledger, route: str, group_id: int, *, first: int | Non
     with ledger.by(by, now, route=route) as tx:
         changed = begin_anew(
             tx,
-            Stage.OPEN if first is None else Stage.CANARY,
-            allowed=first or 0,
+            **_beginning(first),
             reason=f"{by} released it.",
             which="group_id = :group_id",
             values={"group_id": group_id},
@@ -397,15 +407,17 @@ def end_cool_down(tx: Transaction, which: str = "true", values: Mapping[str, Any
 
 def regate(tx: RunTransaction, released: str, *, first: int | None) -> int:
     """The gates of the groups of which people ``released`` messages (SQL that selects their ids) go back to a canary,
-    unless they are tried already (``first`` None: they open): a fix is a claim, not a fact. How many gates."""
-    return begin_anew(
+    unless they are tried already (``first`` None: they open): a fix is a claim, not a fact. A group that people were
+    asked about before anything of it was planned gets its gate here. How many gates."""
+    of_released, reason = tx.dialect.few("message_id", released), "People released messages of it."
+    begun = begin_anew(
         tx,
-        Stage.OPEN if first is None else Stage.CANARY,
-        allowed=first or 0,
-        reason="People released messages of it.",
+        **_beginning(first),
+        reason=reason,
         which="group_id is not null and stage in ('failed', 'tripped', 'open') and group_id in"
-        f" (select group_id from messages where {tx.dialect.few('message_id', released)})",
+        f" (select group_id from messages where {of_released})",
     )
+    return begun + _add_gates(tx, of_released, first=first, reason=reason)
 
 
 def move_route(tx: RunTransaction, reason: str) -> None:

@@ -327,15 +327,27 @@ def _split_off(tx: RunTransaction, one: Ruling, aliases: Aliases) -> None:
     record_event(tx, Action.SPLIT_GROUPS, selection={"group": made, "from": one.group_id}, reason=one.said)
 
 
-#: SQL over ``breakers``: gates that let through more than the gate of a group that a person merged into theirs did.
-_MERGED_SINCE = """
+#: SQL over ``breakers``: gates that let through more than the gate of a group that a person merged into theirs did, or
+#: would: one of which nothing was planned yet has none.
+_MERGED_SINCE = f"""
 group_id is not null and stage in ('ramp', 'open') and exists (
     select 1
     from group_aliases merged
-    inner join breakers other on other.group_id = merged.group_id and other.route = :route
+    left join breakers other on other.group_id = merged.group_id and other.route = :route
     where
         merged.merged_into = breakers.group_id and merged.ruling_id is not null
-        and other.stage <> 'open' and merged.merged_at > breakers.began_at
+        and merged.merged_at > breakers.began_at
+        and (
+            other.stage <> 'open'
+            or (other.stage is null and exists (
+                select 1 from escalated_messages asked
+                where asked.route = :route and asked.{UNDECIDED_REVIEW} and asked.group_id = merged.group_id
+            ))
+            or (other.stage is null and exists (
+                select 1 from messages
+                where messages.route = :route and state = 'to_review' and messages.group_id = merged.group_id
+            ))
+        )
 )
 """
 
