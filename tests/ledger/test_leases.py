@@ -268,7 +268,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     ),
     "finish_restore": lambda p, z, s: restoring.finish(p.ledger, z, [1 << 20], "q", p.now),
     "judge_consumers": lambda p, z, s: consumers.write(
-        p.ledger, z, "orders", [], [consumers.Health("c", 1, 1, p.now, "healthy")], p.now
+        p.ledger, z, "orders", [consumers.Health("c", 1, 1, p.now, "healthy")], p.now
     ),
     "close_connection": lambda p, z, s: consumers.close_connection(p.ledger, z, "orders", "x", ["c"], "why", p.now),
     "connection_stayed": lambda p, z, s: consumers.connection_stayed(p.ledger, z, "orders", "x", ["c"], "why", p.now),

@@ -96,7 +96,7 @@ def _definitions(ledger: Ledger) -> dict[str, list[str]]:
             constraints = connection.execute(
                 sql(
                     "select conname, pg_get_constraintdef(oid) from pg_constraint"
-                    " where connamespace = to_regnamespace('redrive') and conname not like 'alembic%'"
+                    " where connamespace = to_regnamespace('redrive') and conname not like 'alembic%' and contype <> 't'"
                     " union all select indexname, indexdef from pg_indexes"
                     " where schemaname = 'redrive' and indexname not like 'alembic%'"
                 )

@@ -1,16 +1,18 @@
-"""What people decided is carried out also where the route is never free: by its runs."""
+"""What people decided is carried out also where the route is never free: by its runs. And nobody waits for people."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from redrive.errors import RouteBusy
 from redrive.ledger.engine import sql
-from redrive.ledger.review import applying
+from redrive.ledger.review import applying, rulings, standing
 from redrive.ledger.selecting import Selection
 from redrive.stages.preview import preview
 from tests.workshop import KEY_ERROR, Workshop
@@ -165,3 +167,138 @@ def test_nor_does_a_standing_decision_wait_for_somebody(tmp_path: Path, postgres
     assert shop.review()["discarded"] == 1, "nobody decided it after all"
     elsewhere.dispose()
     shop.ledger.close()
+
+
+@contextmanager
+def lunch(shop: Workshop, statement: str) -> Iterator[sa.Connection]:
+    """Somebody ran ``statement`` in a transaction and left it open."""
+    elsewhere = sa.create_engine(shop.ledger.url)
+    with elsewhere.connect() as connection:
+        connection.exec_driver_sql(f"set search_path to redrive; {statement}")
+        yield connection
+    elsewhere.dispose()
+
+
+def in_time(work: Callable[[], Any]) -> Any:
+    """What ``work`` returns; fails where it waits."""
+    done: list[Any] = []
+    working = threading.Thread(target=lambda: done.append(work()), daemon=True)
+    working.start()
+    working.join(30)
+    assert done, "it waits for somebody who is at lunch"
+    return done[0]
+
+
+@pytest.fixture
+def two_failures(tmp_path: Path, postgres_database: str) -> Iterator[Workshop]:
+    """A workshop in which people are asked about two messages of one failure, and two of another."""
+    shop = Workshop(tmp_path, postgres_database)
+    shop.die("a", "b", error=KEY_ERROR)
+    shop.die("c", "d", error="ZeroDivisionError: division by zero")
+    shop.cycle()
+    yield shop
+    shop.ledger.close()
+
+
+STANDING = (
+    "insert into standing_decisions (route, group_id, decision, decided_by, note, until_at)"
+    " values (null, {}, 'discard', 'ben', 'known', '2100-01-01')"
+)
+
+
+@pytest.mark.server
+class TestNobodyWaitsForWhoIsAtLunch:
+    """On PostgreSQL: SQLite has one writer at a time."""
+
+    def test_over_a_question_whose_message_goes_elsewhere_now(self, two_failures: Workshop) -> None:
+        shop = two_failures
+        shop.world.create("new", lease=timedelta(minutes=5))
+        shop.settings = shop.configure(shop.settings.database, destination={"queue": "new"})
+        with lunch(shop, DECIDED.format("redeliver", "'a'")) as person:
+            in_time(shop.cycle)
+            to = "select payload, {0}.destination from messages inner join escalated_messages using (message_id)"
+            for table in ("messages", "escalated_messages"):
+                assert sorted(shop.query(to.format(table))) == [
+                    ("a", "orders"),
+                    *((one, "new") for one in "bcd"),
+                ], "it follows when the person has ended"
+            person.commit()
+        assert shop.review()["released"] == 1
+        shop.cycle()
+        assert (shop.bodies("orders"), shop.bodies("new")) == ([], [b"a"])
+        assert shop.query(f"{to.format('escalated_messages')} where payload = 'a'") == [("a", "new")]
+        assert shop.audit() == []
+
+    def test_over_a_question_about_a_group_that_was_merged(self, two_failures: Workshop) -> None:
+        rulings.make(two_failures.ledger, "merge", 2, other=1, by="ben", note="same fix")
+        groups = "select payload, group_id from escalated_messages order by payload"
+        with lunch(two_failures, DECIDED.format("discard", "'c'")) as person:
+            in_time(two_failures.review)
+            assert two_failures.query(groups) == [("a", 1), ("b", 1), ("c", 2), ("d", 1)]
+            person.rollback()
+        two_failures.review()
+        assert two_failures.query(groups) == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
+
+    @pytest.mark.parametrize("carried_out", [False, True])
+    def test_over_a_word_about_groups_that_is_taken_back(self, two_failures: Workshop, carried_out: bool) -> None:
+        two_failures.die("later", error="ZeroDivisionError: division by zero")
+        made = rulings.make(two_failures.ledger, "merge", 2, other=1, by="ben", note="same fix")
+        if carried_out:  # and not any more, as a split after it was taken back
+            two_failures.review()
+            with two_failures.ledger.write() as connection:
+                connection.exec_driver_sql("delete from group_aliases")
+        with lunch(two_failures, f"update group_rulings set revoked_by = 'ben' where ruling_id = {made}") as person:
+            in_time(two_failures.cycle)
+            assert two_failures.query("select group_id from group_aliases") == []
+            person.rollback()
+        two_failures.review()
+        assert two_failures.query("select group_id, merged_into from group_aliases") == [(2, 1)]
+
+    def test_over_the_end_of_a_decision_that_stands(self, two_failures: Workshop) -> None:
+        shop = two_failures
+        with shop.ledger.write() as connection:
+            for decision, group in (("redeliver", 1), ("discard", 2)):
+                connection.exec_driver_sql(STANDING.replace("'discard'", f"'{decision}'").format(group))
+            # Of its two the one that is ended at this moment is the newest: the older one does not step in for it.
+            connection.exec_driver_sql(STANDING.format(1))
+            connection.exec_driver_sql("update messages set changed_at = now()")
+        shop.advance(days=1000)
+        shop.die("later", error=KEY_ERROR)
+        shop.die("too", error="ZeroDivisionError: division by zero")
+        with lunch(shop, "update standing_decisions set revoked_by = 'ben' where standing_id = 3") as person:
+            in_time(shop.cycle)
+            in_time(shop.review)
+            decided = "select payload, decision from escalated_messages where decision is not null order by payload"
+            assert shop.query(decided) == [("too", "discard")]
+            person.commit()
+        shop.review()
+        assert shop.query(decided) == [("later", "redeliver"), ("too", "discard")]
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            STANDING.format(1),
+            "insert into group_rulings (ruling, group_id, other_group_id, decided_by, note)"
+            " values ('merge', 2, 1, 'ana', 'same fix')",
+            "insert into failure_issues (route, group_id, written_by) values ('orders', 1, 'ana')",
+            "insert into issue_comments (route, group_id, written_by, text) values ('orders', 1, 'ana', 'hm')",
+        ],
+    )
+    def test_over_a_word_about_a_group_of_which_more_comes(self, two_failures: Workshop, statement: str) -> None:
+        with lunch(two_failures, statement):
+            two_failures.die("later", error=KEY_ERROR)
+            assert in_time(two_failures.cycle)["new"] == 1
+
+    def test_over_a_decision_that_is_to_stand(self, two_failures: Workshop) -> None:
+        """What loads and merges went on meanwhile; the decision learns of it when it is to hold."""
+        shop = two_failures
+        with lunch(shop, STANDING.format(2)) as person:
+            shop.die("later", error="ZeroDivisionError: division by zero")
+            in_time(shop.cycle)
+            rulings.make(shop.ledger, "merge", 2, other=1, by="ana", note="same fix")
+            assert in_time(shop.review)["released"] == 0
+            assert shop.query("select group_id, merged_into from group_aliases") == [(2, 1)]
+            with pytest.raises(sa.exc.DatabaseError, match="group 2 was merged into group 1"):
+                person.commit()
+        with shop.ledger.read() as connection:
+            assert standing.in_force(connection, "orders", approvals=1, now=shop.now()) == []

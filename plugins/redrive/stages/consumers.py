@@ -68,7 +68,7 @@ def look(context: Context, queue: str) -> Sick:
     now = context.now()
     assessed = assess(known, seen, ack_timeout=context.route.isolation.ack_timeout, now=now)
     if assessed:
-        ledger_consumers.write(context.ledger, context.lease, queue, known, assessed, now)
+        ledger_consumers.write(context.ledger, context.lease, queue, assessed, now)
     isolated = sum(1 for one in assessed if one.status == "isolated")
     stuck = isolated + sum(1 for one in assessed if one.status == "stuck")
     closed = 0

@@ -45,7 +45,7 @@ def watch(settings: Settings, name: str, broker: Broker, now: datetime) -> int:
                 known = ledger_consumers.of_queue(connection, name, queue)
             assessed = assess(known, seen, ack_timeout=route.isolation.ack_timeout, now=now)
             if assessed:
-                ledger_consumers.write_unheld(ledger, name, queue, known, assessed, now)
+                ledger_consumers.write_unheld(ledger, name, queue, assessed, now)
             stuck += sum(1 for one in assessed if one.status in ("stuck", "isolated"))
     finally:
         ledger.close()

@@ -65,7 +65,8 @@ def _of(aim: Aim, name: str, values: dict[str, str]) -> str:
 
 def aim(ledger: Ledger, lease: RouteLease, aims: Aims, now: datetime) -> int:
     """Let every message of the route that waits for a new attempt, or for people, go where ``aims`` say; how many went
-    elsewhere until now. Their review rows say so too."""
+    elsewhere until now. Their review rows say so too. A message whose row somebody is changing at this moment follows
+    the next time: nothing of it is sent before, and whoever takes their time keeps no run waiting."""
     with ledger.read() as connection:
         if not _changes(connection, lease.route, aims):
             return 0
@@ -73,17 +74,28 @@ def aim(ledger: Ledger, lease: RouteLease, aims: Aims, now: datetime) -> int:
     with ledger.under(lease, now) as tx:
         changes = _changes(tx.connection, lease.route, aims)
         new, _ = target(aims)
+        tx.temporary("aimed", "escalation_id bigint primary key")
+        tx.execute(
+            sql(
+                "insert into aimed select escalation_id from escalated_messages where status <> 'applied'"
+                f" and message_id in (select message_id from messages where route = :route and {where})"
+                f" order by escalation_id {tx.dialect.locked}"
+            ),
+            values,
+        )
         count = tx.execute(
-            sql(f"update messages set destination = {new} where route = :route and {where}"),
+            sql(
+                f"update messages set destination = {new} where route = :route and {where} and (state <> 'escalated'"
+                " or not exists (select 1 from escalated_messages where status <> 'applied'"
+                " and message_id = messages.message_id and escalation_id not in (select escalation_id from aimed)))"
+            ),
             values,
         ).rowcount
         tx.execute(
             sql(
                 "update escalated_messages set destination = (select messages.destination from messages"
-                " where messages.message_id = escalated_messages.message_id) where status <> 'applied'"
-                " and route = :route and exists (select 1 from messages where messages.message_id ="
-                " escalated_messages.message_id and messages.state = 'escalated' and coalesce(messages.destination, '')"
-                " <> coalesce(escalated_messages.destination, ''))"
+                " where messages.message_id = escalated_messages.message_id)"
+                " where escalation_id in (select escalation_id from aimed)"
             )
         )
         if count:

@@ -85,27 +85,32 @@ def last_closing(connection: Connection, route: str, queue: str, *, since: datet
     return None
 
 
-def write(
-    ledger: Ledger, lease: RouteLease, queue: str, known: Sequence[Health], assessed: Sequence[Health], now: datetime
-) -> None:
-    """Replace what was ``known`` by what was ``assessed``; each consumer that is isolated or freed is told of.
+def write(ledger: Ledger, lease: RouteLease, queue: str, assessed: Sequence[Health], now: datetime) -> None:
+    """Write down what was ``assessed``; each consumer that is isolated or freed is told of.
 
-    Who left more than :data:`REMEMBERED` ago is forgotten.
+    When a connection was to be closed stays as it is there, but for consumers that are well: somebody who watches may
+    have looked before. Who left more than :data:`REMEMBERED` ago is forgotten.
     """
     with ledger.under(lease, now) as tx:
-        _write(tx, queue, known, assessed)
+        _write(tx, queue, assessed)
 
 
-def write_unheld(
-    ledger: Ledger, route: str, queue: str, known: Sequence[Health], assessed: Sequence[Health], now: datetime
-) -> None:
+def write_unheld(ledger: Ledger, route: str, queue: str, assessed: Sequence[Health], now: datetime) -> None:
     """As :func:`write`, of somebody who only watches and holds no route."""
     with ledger.by(MACHINE, now, route=route) as tx:
-        _write(tx, queue, known, assessed)
+        _write(tx, queue, assessed)
 
 
-def _write(tx: Transaction, queue: str, known: Sequence[Health], assessed: Sequence[Health]) -> None:
-    before = {one.consumer: one.status for one in known}
+def _write(tx: Transaction, queue: str, assessed: Sequence[Health]) -> None:
+    # In one order, like all who write here: a run and somebody who watches would wait for each other.
+    rows = tx.execute(
+        sql(
+            "select consumer, status from consumer_health where route = :route and queue = :queue order by consumer"
+            + tx.dialect.for_update
+        ),
+        {"queue": queue},
+    )
+    before = {row.consumer: row.status for row in rows}
     tx.execute(
         sql(
             "delete from consumer_health where route = :route and queue = :queue and status = 'gone'"
@@ -113,17 +118,18 @@ def _write(tx: Transaction, queue: str, known: Sequence[Health], assessed: Seque
         ),
         {"queue": queue, "forget_before": tx.now - REMEMBERED},
     )
-    for one in assessed:
+    for one in sorted(assessed):
         was = before.get(one.consumer)
         tx.execute(
             sql(
                 "insert into consumer_health (route, queue, consumer, observed_at, last_progress_at, unacked,"
-                " progress, status, isolated_at, closed_at) values (:route, :queue, :consumer, :now,"
-                " :last_progress_at, :unacked, :progress, :status, :isolated_at, :closed_at)"
+                " progress, status, isolated_at) values (:route, :queue, :consumer, :now,"
+                " :last_progress_at, :unacked, :progress, :status, :isolated_at)"
                 " on conflict (route, queue, consumer) do update set"
                 " observed_at = excluded.observed_at, last_progress_at = excluded.last_progress_at,"
                 " unacked = excluded.unacked, progress = excluded.progress, status = excluded.status,"
-                " isolated_at = excluded.isolated_at, closed_at = excluded.closed_at"
+                " isolated_at = excluded.isolated_at, closed_at = case when excluded.status <> 'healthy'"
+                " then consumer_health.closed_at end"
             ),
             {"queue": queue, **one._asdict()},
         )
@@ -170,7 +176,7 @@ def _note(
     action: Action,
 ) -> None:
     with ledger.under(lease, now) as tx:
-        for consumer in consumers:
+        for consumer in sorted(consumers):
             tx.execute(
                 sql(
                     "update consumer_health set closed_at = :closed_at"

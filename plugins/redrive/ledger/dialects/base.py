@@ -24,7 +24,9 @@ class Dialect(ABC):
     locked: str
     #: Suffix of a query whose rows nobody else may change until the transaction ends.
     for_update: str
-    #: The same where others may say so too: it waits for who changes them, not for who reads them.
+    #: As ``locked``, where others may say so too.
+    locked_shared: str
+    #: As ``for_update`` where others may say so too: it waits for who changes them, not for who reads them.
     for_share: str
     #: The isolation in which a reader sees one moment; None: it does anyway.
     isolation: str | None

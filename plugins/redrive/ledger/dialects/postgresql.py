@@ -27,6 +27,8 @@ FEW = 10
 #: Seconds: a connection that nobody used for so long is asked whether it still stands, before it is used again. To ask
 #: each time is an answer more to wait for in every transaction.
 IDLE = 1.0
+#: Its codes for: a lock was not to be had in time, two waited for each other, somebody else was faster.
+_BUSY = ("55P03", "40P01", "40001")
 
 
 def _ask_the_idle(engine: sa.Engine) -> None:
@@ -52,8 +54,11 @@ class Postgresql(Dialect):
 
     name = "postgresql"
     zone = "+00"
-    locked = "for update skip locked"
-    for_update = " for update"
+    # As an update locks, which leaves alone who only names such a row in another one: a "for update" would wait for
+    # whoever is about to say something of a group.
+    locked = "for no key update skip locked"
+    locked_shared = "for share skip locked"
+    for_update = " for no key update"
     for_share = " for share"
     writers_beside = True
     isolation = "REPEATABLE READ"
@@ -73,7 +78,7 @@ class Postgresql(Dialect):
         pass
 
     def is_busy(self, error: DBAPIError) -> bool:
-        return getattr(error.orig, "sqlstate", None) == "55P03"  # lock_not_available
+        return getattr(error.orig, "sqlstate", None) in _BUSY
 
     def is_unreadable(self, error: DBAPIError) -> bool:  # noqa: ARG002
         return False  # its server says so itself

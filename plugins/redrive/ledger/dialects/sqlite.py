@@ -22,6 +22,7 @@ class Sqlite(Dialect):
     name = "sqlite"
     zone = ""
     locked = ""
+    locked_shared = ""
     for_update = ""
     for_share = ""
     isolation = None

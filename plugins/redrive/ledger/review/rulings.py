@@ -161,7 +161,8 @@ def _carry_out_all(tx: RunTransaction) -> dict[str, int]:
     for row in tx.execute(
         sql(
             f"select {_COLUMNS} from group_rulings where applied_at is null and refusal is null"
-            " and revoked_at is null order by ruling_id"
+            # One that somebody is taking back at this moment waits for the next run, not we for them.
+            f" and revoked_at is null order by ruling_id {tx.dialect.locked}"
         )
     ).all():
         one = Ruling._make(row)
@@ -218,7 +219,13 @@ def _agree(tx: RunTransaction, aliases: Aliases) -> int:
             aliases.part(tx, row.group_id, reason=f"the groups of ruling {row.ruling_id} are apart by now")
         merged = [row for row in merged if row not in apart]
     refused = 0
-    for row in tx.execute(sql(f"select {_COLUMNS} {_NOT_ONE} order by group_rulings.ruling_id")).all():
+    not_one = f"select group_rulings.ruling_id {_NOT_ONE}"
+    for row in tx.execute(
+        sql(
+            f"select {_COLUMNS} from group_rulings where ruling_id in ({not_one}) order by ruling_id"
+            f" {tx.dialect.locked}"
+        )
+    ).all():
         if aliases.root(row.group_id) != aliases.root(row.other_group_id):
             refused += not _carry_out_or_refuse(tx, Ruling._make(row), aliases)
     return refused
@@ -386,10 +393,14 @@ select exists ({_BY_PEOPLE}) and (
 def _ask_under_the_name(tx: RunTransaction) -> int:
     """Open questions of the route about merged groups, and messages that wait for one, get the name that holds.
 
-    What is decided is not touched: the decision was about the group that it names.
+    What is decided is not touched: the decision was about the group that it names. Nor is what somebody is deciding at
+    this moment: it follows with the next run, if they take their time.
     """
     asked = tx.execute(
-        sql(f"update escalated_messages set group_id = {_NAME.format('escalated_messages')} where {_ASKED}")
+        sql(
+            f"update escalated_messages set group_id = {_NAME.format('escalated_messages')} where escalation_id in"
+            f" (select escalation_id from escalated_messages where {_ASKED} order by escalation_id {tx.dialect.locked})"
+        )
     ).rowcount
     moved = tx.execute(
         sql(

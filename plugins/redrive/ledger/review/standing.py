@@ -9,7 +9,6 @@ decision was made suspends it, until people make another one. It answers a failu
 send what may have been sent already is asked of people, message by message.
 """
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from redrive import audit_actions
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import record_event
 from redrive.ledger.predicates import listed
-from redrive.ledger.transactions import RouteLease
+from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Decision, Question
 
 #: SQL over ``escalated_messages``: a person took back what was decided about the message.
@@ -42,29 +41,43 @@ class Standing(NamedTuple):
     created_at: Any  # as the database has it
 
 
-def in_force(connection: Connection, route: str, *, approvals: int, now: datetime, lock: str = "") -> list[Standing]:
+def in_force(connection: Connection, route: str, *, approvals: int, now: datetime) -> list[Standing]:
     """The route's standing decisions that hold at ``now``, one per group: its own before those for every route, of
-    several the newest. With ``approvals: 2`` only those that a second person approved. ``lock``: the suffix of a query
-    that keeps them as they are until the transaction ends."""
+    several the newest. With ``approvals: 2`` only those that a second person approved."""
     rows = connection.execute(
         sql(
             "select standing_id, route, group_id, decision, decided_by, approved_by, note, created_at"
-            " from standing_decisions where (route = :route or route is null) and revoked_at is null"
-            " and until_at > :now"
-            + (" and lower(trim(approved_by)) not in ('', lower(trim(decided_by)))" if approvals > 1 else "")
-            + " order by case when route is null then 0 else 1 end, standing_id"
-            + lock
+            f" from standing_decisions where {_holds(approvals)}"
+            " order by case when route is null then 0 else 1 end, standing_id"
         ),
         {"route": route, "now": now},
     )
-    return list(_last_of_each({row.group_id: Standing(*row)} for row in rows))
+    last = {row.group_id: Standing(*row) for row in rows}
+    return list(last.values())
 
 
-def _last_of_each(found: Iterable[dict[int, Standing]]) -> Iterable[Standing]:
-    last: dict[int, Standing] = {}
-    for one in found:
-        last |= one
-    return last.values()
+def _holds(approvals: int) -> str:
+    """SQL over ``standing_decisions``: it holds on ``:route`` at ``:now``."""
+    approved = " and lower(trim(approved_by)) not in ('', lower(trim(decided_by)))" if approvals > 1 else ""
+    return f"(route = :route or route is null) and revoked_at is null and until_at > :now{approved}"
+
+
+def _kept(tx: RunTransaction, route: str, *, approvals: int) -> list[Standing]:
+    """Those in force; until the transaction ends nobody revokes one. One that somebody is changing at this moment says
+    nothing this time, and neither does an older one in its place."""
+    found = in_force(tx.connection, route, approvals=approvals, now=tx.now)
+    ids = ", ".join(str(int(one.standing_id)) for one in found)
+    kept = set(
+        tx.execute(
+            sql(
+                f"select standing_id from standing_decisions where standing_id in ({ids}) and {_holds(approvals)}"
+                f" order by standing_id {tx.dialect.locked_shared}"
+            )
+        ).scalars()
+        if found
+        else ()
+    )
+    return [one for one in found if one.standing_id in kept]
 
 
 def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -> int:
@@ -75,7 +88,7 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
     total = 0
     with ledger.under(lease, now) as tx:
         # Whoever revokes one waits until what it decides is written, and nothing is decided by it afterwards.
-        for one in in_force(tx.connection, lease.route, approvals=approvals, now=now, lock=tx.dialect.for_share):
+        for one in _kept(tx, lease.route, approvals=approvals):
             sends = one.decision == "redeliver"
             count = tx.execute(
                 sql(

@@ -43,7 +43,7 @@ escalated_messages = Table(
     Column("corrected_headers", sa.Text),  # JSON {name: value | [type, value] | null}, of those that change
     Column("refusal", sa.Text),  # why it was refused or reopened
     Column("applied_at", Instant),
-    # What changed it last, written by a trigger: see Dialect.unchanged. Null: it is as it was escalated.
+    # What wrote it last, told by a trigger: see Dialect.unchanged. Null: with SQLite it is as it was escalated.
     Column("changed", sa.BigInteger),
     one_of("status", *ReviewStatus),
     one_of("decision", *Decision),

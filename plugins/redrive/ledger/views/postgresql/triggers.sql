@@ -233,7 +233,8 @@ for each row when (
 )
 execute function redrive.escalated_messages_second_person()
 --;
--- What people were shown of it is not what it is any more. Which transaction changed it tells, unlike a time, whether
+-- What people were shown of it is not what it is any more, or it was not there yet: numbers are given before others see
+-- the row, so one below the last that was shown may be new. Which transaction wrote it tells, unlike a time, whether
 -- somebody who looked could see that.
 create or replace function redrive.escalated_messages_changed() returns trigger
 language plpgsql set search_path = redrive, pg_temp as $$
@@ -244,7 +245,7 @@ end
 $$
 --;
 create or replace trigger escalated_messages_d_changed
-before update of status, group_id, reason, decision, decided_by, decided_at, approved_by, note, corrected_body, corrected_headers
+before insert or update of status, group_id, reason, decision, decided_by, decided_at, approved_by, note, corrected_body, corrected_headers
 on redrive.escalated_messages
 for each row execute function redrive.escalated_messages_changed()
 --;
@@ -271,7 +272,6 @@ begin
         if new.approved_by is not null or new.revoked_at is not null or new.revoked_by is not null then
             raise exception 'a standing decision begins without an approval and without a revocation';
         end if;
-        perform from ledger_identity for share;  -- who merges groups waits for this, or this for them
         select merged_into into older from group_aliases where group_aliases.group_id = new.group_id;
         if older is not null then
             raise exception 'group % was merged into group %: decide about that one', new.group_id, older;
@@ -323,6 +323,34 @@ $$
 --;
 create or replace trigger standing_decisions_keep before insert or update or delete on redrive.standing_decisions
 for each row execute function redrive.standing_decisions_keep()
+--;
+-- Groups may have been merged since it was written. Who merges waits for this, or this for them: so it is asked when the
+-- transaction ends and not before, or every load of every route waits for somebody who is at lunch over an INSERT.
+create or replace function redrive.standing_decisions_name() returns trigger
+language plpgsql security definer set search_path = redrive, pg_temp as $$
+declare
+    older bigint;
+begin
+    perform from ledger_identity for share;
+    select merged_into into older from group_aliases where group_aliases.group_id = new.group_id;
+    if older is not null then
+        raise exception 'group % was merged into group %: decide about that one', new.group_id, older;
+    end if;
+    return null;
+end
+$$
+--;
+do $$
+begin
+    if not exists (
+        select from pg_catalog.pg_trigger
+        where tgrelid = 'redrive.standing_decisions'::regclass and tgname = 'standing_decisions_name'
+    ) then
+        create constraint trigger standing_decisions_name after insert on redrive.standing_decisions
+        deferrable initially deferred for each row execute function redrive.standing_decisions_name();
+    end if;
+end
+$$
 --;
 -- How far people are with a failure, and what they say about it: signed like a decision, and told in the audit trail. A
 -- status begins when it is written, whether or not it is another one: what was resolved again is not regressed.
