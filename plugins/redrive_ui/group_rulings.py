@@ -184,7 +184,7 @@ def _what_moves(
     found: dict[str, Row] = {}
 
     def of(route: str) -> Row:
-        empty = {"route": route, "asked": 0, "decided": 0, "keep": 0, "older": None, "later": None}
+        empty = {"route": route, "asked": 0, "decided": 0, "keep": 0, "to_ask": False, "older": None, "later": None}
         return found.setdefault(route, empty)
 
     for row in rows_of(
@@ -201,15 +201,16 @@ def _what_moves(
     for route in list(found):  # a group of which something is planned has a gate there
         for row in rows_of(
             connection,
-            "select count(*) as n from messages where route = :route and group_id = :later"
-            " and state in ('waiting', 'held', 'sending', 'sent', 'unknown')",
+            "select coalesce(sum(case when state <> 'to_review' then 1 else 0 end), 0) as planned, count(*) as n"
+            " from messages where route = :route and group_id = :later"
+            " and state in ('waiting', 'held', 'sending', 'sent', 'unknown', 'to_review')",
             route=route,
             later=later,
         ):
-            if row["n"]:
-                of(route)["keep"] = row["n"]
+            of(route).update(keep=int(row["planned"]), to_ask=row["n"] > row["planned"])
     for row in found.values():
-        row["anew"] = row["older"] in ("ramp", "open") and row["later"] not in (None, "open")
+        untried = row["later"] is None and (row["asked"] or row["to_ask"])
+        row["anew"] = row["older"] in ("ramp", "open") and (untried or row["later"] not in (None, "open"))
     return [row for route, row in sorted(found.items()) if route in ctx.readable]
 
 

@@ -40,23 +40,31 @@ def test_a_consumer_that_two_find_stuck_is_told_of_once(plant: Plant) -> None:
 
 
 @pytest.mark.server
-def test_two_that_write_at_once_do_not_wait_for_each_other(postgres_database: str) -> None:
+@pytest.mark.parametrize("second", ["one who watches", "a run"])
+def test_two_that_write_at_once_do_not_wait_for_each_other(postgres_database: str, second: str) -> None:
     ledger = Ledger(postgres_database)
     blank.upgrade(ledger, NOW)
     plant = Plant(ledger)
-    both = [health("a"), health("b")]
-    consumers.write(plant.ledger, plant.lease, "orders", both, plant.now)
-    watching = threading.Thread(
-        target=lambda: consumers.write_unheld(Ledger(postgres_database), plant.route, "orders", both[::-1], plant.now)
-    )
+    consumers.write(plant.ledger, plant.lease, "orders", [health("a"), health("B")], plant.now)
+    first, last = (one.consumer for one in known(plant))
+    other = Ledger(postgres_database)
+
+    def write() -> None:
+        if second == "a run":
+            consumers.close_connection(other, plant.lease, "orders", "x", [last, first], "why", plant.now)
+        else:
+            consumers.write_unheld(other, plant.route, "orders", [health(last), health(first)], plant.now)
+
+    writing = threading.Thread(target=write)
     with plant.ledger.write() as connection:
         note = "update consumer_health set closed_at = now() where consumer = '{}'"
-        connection.execute(sql(note.format("a")))
-        watching.start()
-        watching.join(1)
-        assert watching.is_alive(), "it waits for the first one"
+        connection.execute(sql(note.format(first)))
+        writing.start()
+        writing.join(1)
+        assert writing.is_alive(), "it waits for the first one"
         connection.execute(sql("set local lock_timeout = '5s'"))
-        connection.execute(sql(note.format("b")))
-    watching.join(30)
-    assert not watching.is_alive()
+        connection.execute(sql(note.format(last)))
+    writing.join(30)
+    assert not writing.is_alive()
+    other.close()
     plant.ledger.close()

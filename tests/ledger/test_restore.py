@@ -2,7 +2,8 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from redrive.message import DeadLetter, Header, tracking_headers
 from redrive.stages import pipeline
 from redrive.stages import restore as restore_stage
 from tests.ledger.planting import entering
+from tests.lunch import in_time, lunch
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
 
@@ -436,6 +438,37 @@ def life(workshop: Workshop) -> list[str]:
         ((first,),) = connection.execute(sql("select min(message_id) from messages"))
         (one,) = inspecting.trace(connection, str(first))
     return [event["what"] for event in one["timeline"]]
+
+
+@pytest.mark.server
+class TestWhereSomebodyIsAtLunchOverADecision:
+    """On PostgreSQL: SQLite has one writer at a time."""
+
+    OVER_A = "update escalated_messages set decision = 'redeliver', decided_by = 'ana' where payload = 'a'"
+
+    @pytest.fixture
+    def shop(self, tmp_path: Path, postgres_database: str) -> Iterator[Workshop]:
+        shop = Workshop(tmp_path, postgres_database)
+        escalate_two_of_three(shop)
+        yield shop
+        shop.ledger.close()
+
+    def test_a_restore_leaves_that_one_to_them(self, shop: Workshop) -> None:
+        with lunch(shop, self.OVER_A) as person:
+            assert in_time(lambda: restore(shop))["restored"] == 2
+            assert shop.states() == {"discarded": 2, "escalated": 1}
+            person.commit()
+        assert shop.review()["released"] == 1
+
+    def test_runs_go_on_after_a_restore_whose_answer_was_lost(self, shop: Workshop) -> None:
+        with ExitStack() as stack:
+            in_time(lambda: restore_and_lose(shop, lambda: stack.enter_context(lunch(shop, self.OVER_A))))
+            assert shop.consume(queue="orders-dlq") == 3
+            in_time(shop.cycle)
+            assert shop.states() == {"restore_unknown": 2, "restoring": 1}
+        shop.cycle()
+        assert shop.states() == {"restore_unknown": 3}
+        assert shop.query("select distinct question, decision from escalated_messages") == [("restored", None)]
 
 
 def test_what_may_be_back_says_so_in_review_whatever_it_was_before(unfinished: Workshop) -> None:

@@ -127,6 +127,24 @@ def test_of_what_was_said_about_two_groups_the_newest_counts(plant: Plant) -> No
     assert made(plant, "gnome lost its hat") == [gnome]
 
 
+@pytest.mark.parametrize("late", ["merge", "split"])
+def test_what_was_said_before_but_is_there_only_later_does_not_count_either(plant: Plant, late: str) -> None:
+    """Somebody had it open, or was about to take it back, when what was said after it was carried out."""
+    shelf, gnome = made(plant, "shelf fell from the wall", "gnome lost its hat")
+    for number, ruling in ((7, "merge" if late == "split" else "split"), (5, late)):
+        plant.change(
+            "insert into group_rulings (ruling_id, ruling, group_id, other_group_id, decided_by, note)"
+            " values (:number, :ruling, :one, :other, 'ana', 'why')",
+            number=number,
+            ruling=ruling,
+            one=gnome,
+            other=shelf,
+        )
+        assert apply(plant)["applied"] == 1
+    assert made(plant, "gnome lost its hat") == [shelf if late == "split" else gnome]
+    assert apply(plant) == {"applied": 0, "refused": 0, "asked_elsewhere": 0}
+
+
 def test_a_merge_that_is_taken_back_is_undone_with_what_it_had_brought_along(plant: Plant) -> None:
     shelf, *_ = made(plant, "shelf fell from the wall")
     first, second, *_ = merged_by_itself(plant)

@@ -10,8 +10,9 @@ from alembic.command import downgrade
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from redrive.errors import LedgerError, SchemaOutdated, SettingsError
+from redrive.errors import LedgerBusy, LedgerError, SchemaOutdated, SettingsError
 from redrive.ledger import schema, tables
+from redrive.ledger.dialects import postgresql
 from redrive.ledger.engine import Ledger, sql
 from tests.ledger.planting import NOW, Plant
 
@@ -96,7 +97,8 @@ def _definitions(ledger: Ledger) -> dict[str, list[str]]:
             constraints = connection.execute(
                 sql(
                     "select conname, pg_get_constraintdef(oid) from pg_constraint"
-                    " where connamespace = to_regnamespace('redrive') and conname not like 'alembic%' and contype <> 't'"
+                    " where connamespace = to_regnamespace('redrive') and conname not like 'alembic%'"
+                    " and contype <> 't'"
                     " union all select indexname, indexdef from pg_indexes"
                     " where schemaname = 'redrive' and indexname not like 'alembic%'"
                 )
@@ -262,6 +264,23 @@ class TestPostgres:
         assert theirs == ["theirs"]
         ledger.close()
         engine.dispose()
+
+    def test_who_left_a_transaction_open_does_not_stop_everybody_else(
+        self, postgres_database: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An upgrade waits for who reads a view, and whoever comes next would wait for the upgrade."""
+        monkeypatch.setattr(postgresql, "_UPGRADE_PATIENCE", "1s")
+        ledger = Ledger(postgres_database)
+        schema.upgrade(ledger, NOW)
+        elsewhere = sa.create_engine(ledger.url)
+        with elsewhere.connect() as lunch:
+            lunch.exec_driver_sql("select * from redrive.group_state")
+            with pytest.raises(LedgerBusy, match="Somebody else has the same open"):
+                schema.upgrade(ledger, NOW)
+            lunch.rollback()
+            schema.upgrade(ledger, NOW)
+        elsewhere.dispose()
+        ledger.close()
 
     def test_what_people_built_on_a_view_survives_an_upgrade(self, postgres_database: str) -> None:
         ledger = Ledger(postgres_database)

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from redrive.brokers.memory import MemoryBroker
+from redrive.errors import QueueMissing
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.review import decisions, rulings, standing
 from redrive.ledger.review.decisions import Choice, Open
+from redrive.ledger.selecting import Selection
 from redrive.ledger.tables import escalated_messages
+from redrive.stages import pipeline
 from redrive_ui import bulk_decisions
 from redrive_ui.bulk_decisions import Preview
 from redrive_ui.filters import Filter
@@ -165,6 +169,22 @@ def test_a_question_that_was_asked_before_but_is_there_only_now_was_not_shown(po
     assert confirm(asked, shown, UNDECIDED, "ana") == 2
     assert decided(asked).count(("a", None, None, None)) == 1
     other.close()
+
+
+def test_a_message_that_a_restore_had_meanwhile_was_not_shown(asked: Workshop) -> None:
+    shown: list[Preview] = []
+
+    class Gone(MemoryBroker):
+        def publish(self, queue: str, messages: Any) -> Any:
+            shown.append(look(asked, "redeliver", UNDECIDED, "ana"))
+            raise QueueMissing(queue)
+
+    run = asked.begin(even_if_paused=True, selection=Selection(groups=(1,)))
+    with pytest.raises(QueueMissing):
+        pipeline.restore(asked.settings, run, clock=asked.now, broker=Gone(asked.world))
+    pipeline.finish(asked.settings, run, "failed", asked.now)
+    assert asked.states() == {"escalated": 4}
+    assert confirm(asked, shown[0], UNDECIDED, "ana") == shown[0].count == 1
 
 
 def test_what_another_server_counted_is_no_change(postgres_workshop: Workshop) -> None:

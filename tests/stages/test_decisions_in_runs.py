@@ -1,11 +1,9 @@
 """What people decided is carried out also where the route is never free: by its runs. And nobody waits for people."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -15,6 +13,7 @@ from redrive.ledger.engine import sql
 from redrive.ledger.review import applying, rulings, standing
 from redrive.ledger.selecting import Selection
 from redrive.stages.preview import preview
+from tests.lunch import in_time, lunch
 from tests.workshop import KEY_ERROR, Workshop
 
 DECIDED = "update escalated_messages set decision = '{}', decided_by = 'ana' where payload in ({})"
@@ -169,26 +168,6 @@ def test_nor_does_a_standing_decision_wait_for_somebody(tmp_path: Path, postgres
     shop.ledger.close()
 
 
-@contextmanager
-def lunch(shop: Workshop, statement: str) -> Iterator[sa.Connection]:
-    """Somebody ran ``statement`` in a transaction and left it open."""
-    elsewhere = sa.create_engine(shop.ledger.url)
-    with elsewhere.connect() as connection:
-        connection.exec_driver_sql(f"set search_path to redrive; {statement}")
-        yield connection
-    elsewhere.dispose()
-
-
-def in_time(work: Callable[[], Any]) -> Any:
-    """What ``work`` returns; fails where it waits."""
-    done: list[Any] = []
-    working = threading.Thread(target=lambda: done.append(work()), daemon=True)
-    working.start()
-    working.join(30)
-    assert done, "it waits for somebody who is at lunch"
-    return done[0]
-
-
 @pytest.fixture
 def two_failures(tmp_path: Path, postgres_database: str) -> Iterator[Workshop]:
     """A workshop in which people are asked about two messages of one failure, and two of another."""
@@ -228,6 +207,28 @@ class TestNobodyWaitsForWhoIsAtLunch:
         assert (shop.bodies("orders"), shop.bodies("new")) == ([], [b"a"])
         assert shop.query(f"{to.format('escalated_messages')} where payload = 'a'") == [("a", "new")]
         assert shop.audit() == []
+
+    @pytest.mark.parametrize("decision", ["discard", "redeliver"])
+    def test_over_a_question_whose_answer_comes_meanwhile(
+        self, tmp_path: Path, postgres_database: str, decision: str
+    ) -> None:
+        """What they decide then was about whether it had been sent, and is not carried out on what came back."""
+        shop = Workshop(tmp_path, postgres_database, on_unknown="review")
+        shop.die("a")
+        shop.world.faults.lost_responses = 1
+        shop.cycle()
+        assert shop.cycle()["escalated"] == 1
+        shop.consume(lambda _: KEY_ERROR)
+        with lunch(shop, DECIDED.format(decision, "'a'")) as person:
+            in_time(shop.cycle)
+            person.commit()
+        assert (shop.review()["released"], shop.states()) == (0, {"to_review": 1})
+        shop.cycle()
+        assert shop.query("select status, decision, error_text from escalated_messages") == [
+            ("reopened", None, KEY_ERROR)
+        ]
+        assert (shop.states(), shop.bodies("orders"), shop.audit()) == ({"escalated": 1}, [], [])
+        shop.ledger.close()
 
     def test_over_a_question_about_a_group_that_was_merged(self, two_failures: Workshop) -> None:
         rulings.make(two_failures.ledger, "merge", 2, other=1, by="ben", note="same fix")

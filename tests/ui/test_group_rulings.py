@@ -69,6 +69,15 @@ class TestJoining:
         preview = text_of(shop.page("/rulings/new?route=orders&group=100&other=101"))
         assert "orders: 2 open questions are asked under group 100" in preview
         assert "it begins a canary anew" in preview
+        shop.change("delete from breakers where group_id = 101")  # nothing of it was planned
+        assert "it begins a canary anew" in text_of(shop.page("/rulings/new?route=orders&group=100&other=101"))
+        shop.change(
+            "insert into breakers (route, group_id, stage, stage_at, began_at)"
+            " values ('orders', 101, 'open', :at, :at)",
+            at=seeding.NOW - seeding.DAY,
+        )
+        assert "canary anew" not in text_of(shop.page("/rulings/new?route=orders&group=100&other=101"))
+        shop.change("update breakers set stage = 'canary' where group_id = 101")
         assert rule(shop).json() == {"ruling": 1, "by": "Ana Kováč"}
         assert "waits for a run" in shop.page("/rulings")
         assert carry_out(shop) == {"applied": 1, "refused": 0, "asked_elsewhere": 2}

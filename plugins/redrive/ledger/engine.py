@@ -25,6 +25,7 @@ __all__ = ["CHUNK_ROWS", "Instant", "Ledger", "instant_text", "let_go_of_interru
 
 #: Rows per bulk statement: large enough to amortise the call, small enough to stay flat in memory.
 CHUNK_ROWS = 10_000
+_BUSY = "Somebody else has the same open and has not ended: nothing was changed; end that, or try again."
 
 
 class Ledger:
@@ -32,7 +33,7 @@ class Ledger:
 
     ``url`` is an SQLAlchemy URL, ``sqlite:///…`` or ``postgresql+psycopg://…``; anything else is refused. ``patience``
     is how long a statement waits for rows that somebody else is changing, before :class:`~redrive.errors.LedgerBusy`;
-    None: on PostgreSQL until they are free, on SQLite for a minute.
+    None: on PostgreSQL ten minutes, on SQLite one.
     """
 
     def __init__(self, url: str, *, patience: timedelta | None = None) -> None:
@@ -107,8 +108,10 @@ class Ledger:
             if isinstance(error, DataError) or _is_too_much(error):
                 raise LedgerRefused(f"ledger {where}: {refusal(error.statement, error.orig)}") from error
             if isinstance(error, OperationalError):
-                kind = LedgerBusy if self.dialect.is_busy(error) else LedgerUnavailable
-                raise kind(f"ledger {where}: {str(error.orig).strip().splitlines()[0]}") from error
+                said = f"ledger {where}: {str(error.orig).strip().splitlines()[0]}"
+                if self.dialect.is_busy(error):
+                    raise LedgerBusy(f"{said}. {_BUSY}") from error
+                raise LedgerUnavailable(said) from error
             if self.dialect.is_unreadable(error):
                 raise LedgerUnavailable(f"ledger {where}: {error.orig}") from error
             if error.connection_invalidated:

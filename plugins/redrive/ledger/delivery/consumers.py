@@ -102,15 +102,7 @@ def write_unheld(ledger: Ledger, route: str, queue: str, assessed: Sequence[Heal
 
 
 def _write(tx: Transaction, queue: str, assessed: Sequence[Health]) -> None:
-    # In one order, like all who write here: a run and somebody who watches would wait for each other.
-    rows = tx.execute(
-        sql(
-            "select consumer, status from consumer_health where route = :route and queue = :queue order by consumer"
-            + tx.dialect.for_update
-        ),
-        {"queue": queue},
-    )
-    before = {row.consumer: row.status for row in rows}
+    before = _known(tx, queue)
     tx.execute(
         sql(
             "delete from consumer_health where route = :route and queue = :queue and status = 'gone'"
@@ -146,6 +138,19 @@ def _write(tx: Transaction, queue: str, assessed: Sequence[Health]) -> None:
             )
 
 
+def _known(tx: Transaction, queue: str) -> dict[str, str]:
+    """The status of each consumer of the queue, which nobody else changes until the transaction ends. Whoever writes
+    here begins so, in one order: a run and somebody who watches would wait for each other."""
+    rows = tx.execute(
+        sql(
+            "select consumer, status from consumer_health where route = :route and queue = :queue order by consumer"
+            + tx.dialect.for_update
+        ),
+        {"queue": queue},
+    )
+    return {row.consumer: row.status for row in rows}
+
+
 def close_connection(
     ledger: Ledger, lease: RouteLease, queue: str, connection: str, consumers: Sequence[str], reason: str, now: datetime
 ) -> None:
@@ -176,7 +181,8 @@ def _note(
     action: Action,
 ) -> None:
     with ledger.under(lease, now) as tx:
-        for consumer in sorted(consumers):
+        _known(tx, queue)
+        for consumer in consumers:
             tx.execute(
                 sql(
                     "update consumer_health set closed_at = :closed_at"

@@ -27,6 +27,11 @@ FEW = 10
 #: Seconds: a connection that nobody used for so long is asked whether it still stands, before it is used again. To ask
 #: each time is an answer more to wait for in every transaction.
 IDLE = 1.0
+#: How long a statement waits for what somebody else has locked, where nobody says otherwise: longer than any of our own
+#: transactions takes. Runs pass over what people have open; where one can't, it ends and says so, and frees its route.
+PATIENCE = timedelta(minutes=10)
+#: The same while the schema is upgraded, for which everybody else waits meanwhile.
+_UPGRADE_PATIENCE = "10s"
 #: Its codes for: a lock was not to be had in time, two waited for each other, somebody else was faster.
 _BUSY = ("55P03", "40P01", "40001")
 
@@ -65,7 +70,7 @@ class Postgresql(Dialect):
     instant_type = sa.DateTime(timezone=True)
 
     def open_engine(self, url: sa.URL, patience: timedelta | None) -> sa.Engine:
-        waits = "" if patience is None else f" -clock_timeout={round(patience.total_seconds() * 1000)}"
+        waits = f" -clock_timeout={round((patience or PATIENCE).total_seconds() * 1000)}"
         with needing("postgres", "database: PostgreSQL"):  # whose driver is imported here
             engine = sa.create_engine(url, connect_args={"options": _SESSION + waits}, hide_parameters=True)
         _ask_the_idle(engine)
@@ -243,6 +248,7 @@ class Postgresql(Dialect):
 
     def begin_upgrade(self, connection: Connection) -> None:
         connection.exec_driver_sql("select pg_advisory_xact_lock(7239581)")
+        connection.exec_driver_sql(f"set local lock_timeout = '{_UPGRADE_PATIENCE}'")
         # "if not exists" asks for the right to create before it looks, and whoever upgrades may lack it
         if connection.exec_driver_sql("select to_regnamespace('redrive')").scalar() is None:
             connection.exec_driver_sql("create schema redrive")

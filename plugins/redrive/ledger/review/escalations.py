@@ -139,8 +139,9 @@ def ask_again(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now:
 
 
 def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: datetime) -> int:
-    """Write review rows and move the messages, in one transaction; those that moved meanwhile are left alone. A
-    question that is there already asks about the message as it is now."""
+    """Write review rows and move the messages, in one transaction; those that moved meanwhile are left alone, and so
+    are those that somebody decides on at this moment. A question that is there already asks about the message as it is
+    now."""
     if not reviews:
         return 0
     with ledger.under(lease, now) as tx:
@@ -150,6 +151,9 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
             ("message_id", "state"),
             [(r.candidate.message_id, r.candidate.state) for r in reviews],
         )
+        # What somebody is deciding at this moment is about the question as it was: it stays one until they have ended,
+        # and is opened again by whoever comes next.
+        leave_those_at_it(tx, "chosen")
         # A message that a person had released and that could not be sent for sure keeps its row: the decision was
         # for one attempt, so it is asked again, and never carried out a second time by itself.
         reopen(
@@ -181,6 +185,22 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
             )
             for state in sorted({r.candidate.state for r in reviews})
         )
+
+
+def leave_those_at_it(tx: RunTransaction, table: str) -> None:
+    """Leave out of this ``table`` of messages those whose question somebody is writing to at this moment, who may have
+    gone to lunch over it. The questions of the others nobody changes until the transaction ends."""
+    if not tx.dialect.for_update:  # there is one writer
+        return
+    of_these = tx.dialect.few("message_id", f"select message_id from {table}")
+    asked = f"from escalated_messages where {of_these} and {tx.dialect.in_row('status')} <> 'applied'"
+    tx.execute(
+        sql(
+            f"with ours as (select escalation_id {asked} order by escalation_id {tx.dialect.locked})"
+            f" delete from {table} where message_id in (select message_id {asked}"
+            " and escalation_id not in (select escalation_id from ours))"
+        )
+    )
 
 
 def _rewrite(tx: RunTransaction, reviews: Sequence[Review]) -> None:
@@ -222,11 +242,13 @@ def reopen(
     """What people decided about these messages (``of``: SQL that selects their ids) was not carried out: the rows say
     ``why`` (SQL) and ask again, and the trail of each message tells it. Within a transaction.
 
-    ``refused``: it can't be carried out, so the decision stays to be seen.
+    ``refused``: it can't be carried out, so the decision stays to be seen. Those that somebody is writing to at this
+    moment are left to :func:`escalate`, before which all of these come.
     """
     # Each of them is looked up: else all that is decided would be gone through, for one of them or for each.
     tx.temporary("reopening", "message_id bigint primary key")
     tx.execute(sql(f"insert into reopening select distinct * from ({of}) chosen_to_reopen"), values or {})
+    leave_those_at_it(tx, "reopening")
     which = decided_about(tx, "select message_id from reopening")
     told = {
         **(values or {}),

@@ -18,6 +18,7 @@ from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move, move_each
 from redrive.ledger.predicates import IN_DOUBT, listed
+from redrive.ledger.review import escalations
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Question, State
 from redrive.message import ROW_BITS
@@ -161,9 +162,11 @@ def suspected(connection: Connection, route: str) -> int:
 
 
 def begin(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: datetime) -> list[int]:
-    """These are about to be handed to the broker; returns those that are still unfinished, and so may be."""
+    """These are about to be handed to the broker; returns those that are still unfinished, and so may be. Not those
+    that somebody decides on at this moment: whoever finishes it would wait for them."""
     with ledger.under(lease, now) as tx:
         _choose(tx, message_ids)
+        escalations.leave_those_at_it(tx, "chosen")
         for state in _OPEN_STATES:
             move(
                 tx,
@@ -203,6 +206,15 @@ def undo(ledger: Ledger, lease: RouteLease, messages: Sequence[Unfinished], why:
                 set_="reason = (select chosen.reason from chosen where chosen.message_id = messages.message_id)",
                 values={"before": state, "why": why, "action": Action.UNDO_RESTORE},
             )
+        # Who looked meanwhile was not shown them: what they chose then is not about these.
+        escalations.leave_those_at_it(tx, "chosen")
+        of_these = tx.dialect.few("message_id", "select message_id from chosen")
+        tx.execute(
+            sql(
+                f"update escalated_messages set reason = reason where {of_these}"
+                f" and {tx.dialect.in_row('status')} <> 'applied'"
+            )
+        )
 
 
 def finish(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], source: str, now: datetime) -> None:
@@ -245,7 +257,8 @@ def _restored(tx: RunTransaction) -> None:
 
 def doubt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
     """Whatever was handed over and has no answer yet will get none: people are asked, and what was decided about these
-    messages before is asked again. Returns how many; at most one page per restore that died or lost an answer."""
+    messages before is asked again. Returns how many; at most one page per restore that died or lost an answer. Of what
+    somebody writes to at this moment the next run asks: nothing is done with it before."""
     at_it = "route = :route and state = 'restoring'"
     with ledger.under(lease, now) as tx:
         any_left = tx.execute(sql(f"select 1 from messages where {at_it} limit 1"))
@@ -253,10 +266,11 @@ def doubt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
             return 0
         values = {"look": LOOK}
         tx.temporary("chosen", "message_id bigint primary key, why text")
-        count = tx.execute(
+        tx.execute(
             sql(f"insert into chosen (message_id, why) select message_id, reason from messages where {at_it}"), values
-        ).rowcount
-        move_each(
+        )
+        escalations.leave_those_at_it(tx, "chosen")
+        count = move_each(
             tx,
             State.RESTORING,
             State.RESTORE_UNKNOWN,

@@ -64,6 +64,18 @@ class InForce(NamedTuple):
 _COLUMNS = ", ".join(f"group_rulings.{name}" for name in Ruling._fields)
 #: SQL: a ruling was carried out, and is neither taken back nor found to be impossible since.
 _HOLDS = "applied_at is not null and refusal is null and revoked_at is null"
+#: SQL: whether a word about these two groups holds that was said after this one.
+_SAID_LATER = f"""
+select exists (
+    select 1 from group_rulings
+    where
+        ruling_id > :ruling_id and {_HOLDS} and words is null
+        and (
+            (group_id = :group_id and other_group_id = :other_group_id)
+            or (group_id = :other_group_id and other_group_id = :group_id)
+        )
+)
+"""
 #: SQL over ``group_rulings``: what holds about two groups is that they are one. The newest word about them counts.
 _ARE_ONE = f"""
 ruling = 'merge' and {_HOLDS} and not exists (
@@ -222,7 +234,7 @@ def _agree(tx: RunTransaction, aliases: Aliases) -> int:
     not_one = f"select group_rulings.ruling_id {_NOT_ONE}"
     for row in tx.execute(
         sql(
-            f"select {_COLUMNS} from group_rulings where ruling_id in ({not_one}) order by ruling_id"
+            f"select {_COLUMNS} from group_rulings where ruling_id in ({not_one}) and {_HOLDS} order by ruling_id"
             f" {tx.dialect.locked}"
         )
     ).all():
@@ -288,6 +300,8 @@ def _carry_out(tx: RunTransaction, one: Ruling, aliases: Aliases) -> None:
         return
     assert one.other_group_id is not None  # noqa: S101 - a constraint of the table
     first, second = sorted((one.group_id, one.other_group_id))
+    if tx.execute(sql(_SAID_LATER), one._asdict()).scalar():
+        return  # it was not there yet when that was carried out
     together = aliases.root(first) == aliases.root(second)
     if one.ruling == "split":
         if together:
