@@ -18,7 +18,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from redrive.brokers import registry
-from redrive.classification.learned_model import LEARNED
 from redrive.errors import BrokerError, StagingError
 from redrive.ledger import leases
 from redrive.ledger.drain import batches, groups, horizon, repeats
@@ -51,6 +50,8 @@ NAMED = 100
 
 def _learned() -> dict[str, str]:
     """The model that this site has trained, so that the job uses it wherever it runs."""
+    from redrive.classification.learned_model import LEARNED  # noqa: PLC0415 - takes a while, and most runs find nothing
+
     path = home() / LEARNED
     return {"model": base64.b64encode(path.read_bytes()).decode()} if path.is_file() else {}
 

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from redrive.classification import grouping
-from redrive.classification.templates import KnownGroup
 from redrive.ledger.aliases import Aliases, one_at_a_time
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.review import rulings
 from redrive.ledger.transactions import RouteLease, RunTransaction
+
+if TYPE_CHECKING:
+    from redrive.classification.templates import KnownGroup
 
 #: So many groups, the latest first, are matched before a new one is made.
 KNOWN_GROUPS = 20_000
@@ -66,6 +67,8 @@ def _add(tx: RunTransaction, some: Iterable[Group]) -> None:
 
 def _add_tellings(tx: RunTransaction, groups: Iterable[Group]) -> None:
     """Make the tellings of ``groups`` known that are no groups yet."""
+    from redrive.classification import grouping  # noqa: PLC0415 - takes a while, and most runs find nothing
+
     told = {
         grouping.fingerprint(group.cause, telling): (group, telling)
         for group in groups
@@ -88,12 +91,14 @@ _SPLIT_OFF = (
 )
 
 
-def known_groups(connection: Connection, limit: int = KNOWN_GROUPS) -> list[KnownGroup]:
+def known_groups(connection: Connection, limit: int = KNOWN_GROUPS) -> "list[KnownGroup]":
     """The groups that the ledger knows, newest first; grouping matches against them so that ids stay stable.
 
     An alias is there with its own template and the name of the group that it was merged into. What people split off
     comes after them, each with the group that it was split off and the words.
     """
+    from redrive.classification.templates import KnownGroup  # noqa: PLC0415 - takes a while, and most runs find nothing
+
     rows = connection.execute(
         sql(
             "select coalesce(older.fingerprint, failure_groups.fingerprint) as fingerprint, failure_groups.cause,"
@@ -129,6 +134,9 @@ def _merge(tx: RunTransaction, causes: Iterable[str]) -> None:
     was about these words; nor what people told apart or split off. From what people merged it learns which words are
     the same.
     """
+    from redrive.classification import grouping  # noqa: PLC0415 - takes a while, and most runs find nothing
+    from redrive.classification.templates import KnownGroup  # noqa: PLC0415 - likewise
+
     aliases, ruled = Aliases(tx.connection), rulings.in_force(tx.connection)
     decided = set(
         tx.execute(

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
-from redrive.classification import explain, grouping, similarity
-from redrive.classification.templates import MAX_TEMPLATE
 from redrive.ledger.aliases import Aliases, as_they_are, one_at_a_time
 from redrive.ledger.delivery import breakers
 from redrive.ledger.engine import Ledger, sql
@@ -105,6 +103,8 @@ def in_force(connection: Connection) -> InForce:
     Where two rulings or more joined groups that differ in the same one word, and none told such groups apart, the two
     words are one: *read only replica*, *read only slave*.
     """
+    from redrive.classification import similarity  # noqa: PLC0415 - takes a while, and most runs find nothing
+
     rows = connection.execute(
         sql(
             "select r.ruling, r.group_id, r.other_group_id, one.template, other.template as other_template"
@@ -259,6 +259,8 @@ def _carry_out_or_refuse(tx: RunTransaction, one: Ruling, aliases: Aliases) -> b
 
 def objection(connection: Connection, one: Ruling, aliases: Aliases, now: datetime) -> str | None:
     """Why a ruling can't hold, as a sentence; None when it can."""
+    from redrive.classification import explain, grouping  # noqa: PLC0415 - takes a while, and most runs find nothing
+
     ids = [one.group_id] if one.other_group_id is None else [one.group_id, one.other_group_id]
     named = ", ".join(f":g{i}" for i in range(len(ids)))
     values = {f"g{i}": group for i, group in enumerate(ids)}
@@ -320,6 +322,9 @@ def _carry_out(tx: RunTransaction, one: Ruling, aliases: Aliases) -> None:
 
 def _split_off(tx: RunTransaction, one: Ruling, aliases: Aliases) -> None:
     """Make the group of what has the words; it begins with a canary like any other new one."""
+    from redrive.classification import grouping  # noqa: PLC0415 - takes a while, and most runs find nothing
+    from redrive.classification.templates import MAX_TEMPLATE  # noqa: PLC0415 - likewise
+
     words = " ".join((one.words or "").split())
     row = tx.execute(
         sql("select fingerprint, cause, template from failure_groups where group_id = :group_id"),
