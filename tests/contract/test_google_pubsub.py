@@ -27,7 +27,7 @@ from redrive.brokers.memory import ManualClock
 from redrive.brokers.pubsub.adapter import GooglePubSub
 from redrive.brokers.pubsub.kind import FAILURE_HEADERS
 from redrive.brokers.pubsub.message import parse_time
-from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, SettingsError
+from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, clean_headers, tracking_headers
 from tests.contract.broker_contract import LEASE, NO_WAIT, PATIENCE, BrokerContract, outgoing
 from tests.servers import ServerMissing, free_port, missing
@@ -426,6 +426,22 @@ def test_a_subscription_is_restored_through_its_topic(
     topic = str(found.topic).rpartition("/")[2]
     assert pubsub.leads_to(name, topic) is True
     assert pubsub.leads_to(name, "another") is False
+
+
+@pytest.mark.parametrize("name", ["orders-dlq", subscription("orders-dlq")], ids=["short", "full"])
+def test_the_way_back_into_a_subscription_is_its_own_topic(
+    pubsub: GooglePubSub, operator: Operator, orders: str, world: World, name: str
+) -> None:
+    operator.topic("orders-dlq")  # a namesake, which nobody reads
+    assert pubsub.capabilities.way_back
+    assert pubsub.way_back(name) == topic("dead")
+
+    world.delete_topic(topic("dead"))
+    with pytest.raises(QueueMissing, match="orders-dlq: its topic is gone"):
+        pubsub.way_back(name)
+    world.delete_subscription(subscription("orders-dlq"))
+    with pytest.raises(QueueMissing, match="orders-dlq"):
+        pubsub.way_back(name)
 
 
 def test_an_ack_that_came_too_late_is_not_reported_as_settled(

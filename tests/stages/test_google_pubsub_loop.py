@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from redrive.brokers import registry
 from redrive.classification.causes import Cause
-from redrive.errors import QueuesFailed
+from redrive.errors import QueueMissing, QueuesFailed
 from redrive.message import DeadLetter, Header
 from redrive.settings import Canary
 from redrive.stages import doctor, pipeline
@@ -212,18 +212,46 @@ def test_a_subscription_can_be_a_delay_queue(build: Build) -> None:
     assert shop.work() == [b"remind"]
 
 
-def test_restore_puts_everything_back_as_it_was(build: Build) -> None:
+def restore(shop: PubSubWorkshop) -> dict[str, Any]:
+    run = shop.begin()
+    try:
+        return pipeline.restore(shop.settings, run, **shop.options())
+    finally:
+        pipeline.finish(shop.settings, run, "succeeded", shop.now)
+
+
+@pytest.mark.parametrize("namesake", [False, True], ids=["alone", "namesake"])
+def test_restore_puts_everything_back_as_it_was(build: Build, namesake: bool) -> None:
+    """Also where a topic has the name of the subscription."""
     shop = build(processed_check=None, causes={"max_deliveries": {"verdict": "escalate"}})
+    if namesake:
+        shop.operator.topic("orders-dlq")
     shop.buy("1")
     shop.fail()
     before = dict(shop.pubsub.peek(subscription("orders-dlq"))[0].attributes)
     shop.cycle()
-    run = shop.begin()
-    assert pipeline.restore(shop.settings, run, **shop.options())["restored"] == 1
-    pipeline.finish(shop.settings, run, "succeeded", shop.now)
+    assert restore(shop)["restored"] == 1
 
     [back] = shop.pubsub.peek(subscription("orders-dlq"))
     assert (back.data, dict(back.attributes)) == (b"1", before)
+
+
+def test_nothing_is_restored_into_a_subscription_that_is_gone(build: Build) -> None:
+    """Its name may still be that of a topic, and what is published there nobody would get."""
+    shop = build(causes={"max_deliveries": {"verdict": "escalate"}})
+    shop.operator.topic("orders-dlq")
+    shop.buy("1")
+    shop.fail()
+    shop.cycle()
+    shop.pubsub.delete_subscription(subscription("orders-dlq"))
+    with pytest.raises(QueueMissing, match="orders-dlq"):
+        restore(shop)
+
+    assert shop.states() == {"escalated": 1}
+    shop.operator.subscribe("orders-dlq", "dead")
+    assert restore(shop)["restored"] == 1
+    assert shop.held("orders-dlq") == [b"1"]
+    assert shop.audit() == []
 
 
 def test_with_monitoring_a_send_is_presumed_once_its_destination_was_seen_empty(build: Build) -> None:

@@ -130,6 +130,8 @@ class Capabilities:
     pipelines: bool = False
     #: It fills ReadsAhead too: what is wanted next can come while this is worked on.
     reads_ahead: bool = False
+    #: It fills WayBack too: what is to get into a source is published under another name, which only it can tell.
+    way_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,6 +405,17 @@ class ReadsAhead(Protocol):
 
         What it holds has to fit into memory too. To us those ahead are visible in a depth, to others in flight. A
         release, even of nothing, gives them back.
+        """
+        ...
+
+
+class WayBack(Protocol):
+    """What a broker has besides where its capabilities say ``way_back``."""
+
+    def way_back(self, source: str) -> str:
+        """The queue to which is published what is to get into ``source``, in a name that nothing else can have.
+
+        Raises :class:`~redrive.errors.QueueMissing` where nothing gets there: the source is gone, or what feeds it.
         """
         ...
 

@@ -6,10 +6,11 @@ an answer was lost nothing more is handed over: so an outage brings no more than
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy.engine import Connection
 
+from redrive.brokers.base import WayBack
 from redrive.errors import BrokerError, NothingSent, PermissionRefused, QueueMissing, StagingError
 from redrive.ledger.account import balance
 from redrive.ledger.drain import batches
@@ -103,6 +104,7 @@ def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> _End
     """Hand these to their queue. Raises, with all of them as they were, where certainly nothing was sent."""
     problems: dict[int, str] = {}
     messages: list[Outgoing] = []
+    to = _way_back(context, source)
     with context.ledger.read() as connection:
         paths = batches.paths(connection, {batch_and_row(one.message_id)[0] for one in some})
     for one in some:
@@ -120,7 +122,7 @@ def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> _End
     messages = [m for m in messages if m.message_id in claimed]
     as_before = {one.message_id: one for one in some}
     try:
-        results = context.broker.publish(source, messages)
+        results = context.broker.publish(to, messages)
     except (QueueMissing, PermissionRefused, NothingSent) as error:
         back = [as_before[m.message_id] for m in messages]
         restoring.undo(context.ledger, context.lease, back, str(error), context.now())
@@ -141,6 +143,12 @@ def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> _End
     restoring.undo(context.ledger, context.lease, not_sent, why, context.now())
     doubted = restoring.doubt(context.ledger, context.lease, context.now())
     return _Ended(len(sent), problems, doubted=doubted > 0)
+
+
+def _way_back(context: Context, source: str) -> str:
+    """Where to publish what is to get into ``source``; raises what :class:`WayBack` does."""
+    broker = context.broker
+    return cast("WayBack", broker).way_back(source) if broker.capabilities_for(source).way_back else source
 
 
 def _as_it_was(context: Context, one: Unfinished, letter: DeadLetter) -> Outgoing:

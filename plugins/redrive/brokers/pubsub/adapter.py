@@ -54,6 +54,7 @@ class GooglePubSub:
         if clients.monitoring is not None:
             monitoring = Monitoring(clients.monitoring, timeout=timeout, clock=clock, requests=calls.requests)
         self._clients = clients
+        self._names = names
         self._receiver = Receiver(calls, names, sleep=sleep, monotonic=monotonic)
         self._publisher = Publisher(calls, names, concurrency=concurrency)
         self._inspector = Inspector(calls, names, monitoring, monotonic=monotonic)
@@ -88,6 +89,10 @@ class GooglePubSub:
     def publish(self, queue: str, messages: Sequence[Outgoing]) -> list[Publication]:
         """See :class:`~redrive.brokers.base.Broker` and :meth:`Publisher.publish`."""
         return self._publisher.publish(queue, messages)
+
+    def way_back(self, source: str) -> str:
+        """See :class:`~redrive.brokers.base.WayBack`: the full name of the topic that the subscription is on."""
+        return self._names.feeding(source)
 
     def leads_to(self, queue: str, origin: str) -> bool | None:
         """See :class:`~redrive.brokers.base.Broker`; an origin is a topic, for which its subscriptions stand too."""

@@ -51,6 +51,7 @@ CAPABILITIES = Capabilities(
     " destinations (roles/pubsub.publisher)",
     times_tell_leases=True,
     ids_of_sends=True,
+    way_back=True,
 )
 
 

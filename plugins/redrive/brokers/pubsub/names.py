@@ -38,6 +38,16 @@ class Names:
         except QueueMissing:
             return None
 
+    def feeding(self, source: str) -> str:
+        """The full name of the topic whose messages the subscription called ``source`` gets.
+
+        Raises :class:`~redrive.errors.QueueMissing` where either is gone.
+        """
+        topic = str(self.subscription(source, self.subscription_name(source)).topic)
+        if not is_full(topic, "topics"):
+            raise QueueMissing(f"GetSubscription on queue {source}: its topic is gone, so nothing gets there any more")
+        return topic
+
     def destination(self, queue: str) -> str:
         """The full name of the topic to which what goes to ``queue`` is published."""
         return self._topics.get(queue) or self.topic_name(queue)
