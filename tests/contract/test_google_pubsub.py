@@ -22,13 +22,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from google.cloud import pubsub_v1
 
 from redrive.brokers import open_broker
-from redrive.brokers.base import UNKNOWN_DEPTH, Depth
+from redrive.brokers.base import NAMES_ASKED, UNKNOWN_DEPTH, Depth
 from redrive.brokers.memory import ManualClock
 from redrive.brokers.pubsub.adapter import GooglePubSub
 from redrive.brokers.pubsub.kind import FAILURE_HEADERS
 from redrive.brokers.pubsub.message import parse_time
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
-from redrive.message import Header, clean_headers, tracking_headers
+from redrive.message import Header, Outgoing, clean_headers, tracking_headers
 from tests.contract.broker_contract import LEASE, NO_WAIT, PATIENCE, BrokerContract, outgoing
 from tests.servers import ServerMissing, free_port, missing
 from tests.stand_ins.pstest_server import Pstest
@@ -153,6 +153,12 @@ class PubSubContract(BrokerContract):
         (Header("CloudPubSubDeadLetterSourceDeliveryCount", "String", "99999999999"),),
         (Header("CloudPubSubDeadLetterSourceDeliveryCount", "String", "\u00b2"),),
         (Header("CloudPubSubDeadLetterSourceTopicPublishTime", "String", "0001-01-01T00:00:00+23:59"),),
+        (Header("CloudPubSubDeadLetterSourceSubscription", "String", "not a name"),),
+        (Header("CloudPubSubDeadLetterSourceSubscription", "String", "google-has-such-a-name"),),
+        (
+            Header("CloudPubSubDeadLetterSourceSubscription", "String", "orders-worker"),
+            Header("CloudPubSubDeadLetterSourceSubscriptionProject", "String", "no/project"),
+        ),
     )
     keeps_id_when_dead_lettered = False
     counts_deliveries = False  # only a subscription with a dead-letter policy does
@@ -387,6 +393,51 @@ def test_an_origin_that_is_gone_is_no_origin(pubsub: GooglePubSub, orders: str, 
 
     [(letter, _)] = pubsub.receive("orders-dlq", limit=1, wait=NO_WAIT, lease=LEASE)
     assert letter.origin is None
+
+
+def forged(number: int, name: str) -> Outgoing:
+    """A message that says that it failed on the subscription called ``name``."""
+    return outgoing(number=number, headers=(Header("CloudPubSubDeadLetterSourceSubscription", "String", name),))
+
+
+def test_names_that_anyone_wrote_cost_so_many_questions_and_no_more(
+    pubsub: GooglePubSub, orders: str, world: World
+) -> None:
+    names = [f"forged-{number % (2 * NAMES_ASKED)}" for number in range(3 * NAMES_ASKED)]
+    pubsub.publish("dead", [forged(0, "orders-worker"), *(forged(n, name) for n, name in enumerate(names, 1))])
+    received = pubsub.receive("orders-dlq", limit=1000, wait=NO_WAIT, lease=LEASE)
+
+    assert [one.letter.origin for one in received] == ["orders"] + [None] * len(names)
+    assert world.requests["GetSubscription"] == len(pubsub._receiver._origins) == NAMES_ASKED
+
+
+def test_what_can_not_be_a_name_is_neither_asked_about_nor_kept(
+    pubsub: GooglePubSub, orders: str, world: World
+) -> None:
+    names = ["not a name", "x", "9lives", "a/b", "x" * 1000, "projects/shop/topics/orders", "projects/", "bücher"]
+    pubsub.publish("dead", [forged(number, name) for number, name in enumerate(names)])
+    received = pubsub.receive("orders-dlq", limit=1000, wait=NO_WAIT, lease=LEASE)
+
+    assert [one.letter.origin for one in received] == [None] * len(names)
+    assert (world.requests["GetSubscription"], pubsub._receiver._origins) == (0, {})
+
+
+def test_an_origin_of_which_an_outage_told_nothing_is_asked_about_again_in_a_minute(
+    pubsub: GooglePubSub, orders: str, world: World, clock: ManualClock
+) -> None:
+    pubsub.publish("dead", [forged(number, "orders-worker") for number in range(4)])
+    world.faults.refuse["GetSubscription"] = [Refusal("UNAVAILABLE", "not now")] * 100
+    asked, origins = [], []
+    for seconds in (0, 0, 59, 1):
+        clock.advance(seconds * SECOND)
+        [one] = pubsub.receive("orders-dlq", limit=1, wait=NO_WAIT, lease=timedelta(minutes=5))
+        asked.append(world.requests["GetSubscription"])
+        origins.append(one.letter.origin)
+        if seconds == 59:
+            world.faults.refuse.clear()
+
+    assert origins == [None, None, None, "orders"]
+    assert asked[0] == asked[1] == asked[2] == asked[3] - 1
 
 
 def test_an_origin_in_another_project_has_its_full_name(pubsub: GooglePubSub, orders: str) -> None:

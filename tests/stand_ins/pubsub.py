@@ -4,7 +4,8 @@ It is not Google's software and proves nothing about Google's service beyond wha
 calls that a subscriber, a publisher and an operator make, StreamingPull, and one call of Cloud Monitoring. It has
 leases that end, stale ack ids that are ignored, exactly-once's results per id, ordering keys, delivery attempts,
 dead-letter forwarding with the ``CloudPubSubDeadLetterSource…`` attributes and a new id, retry policies, simple
-filters, the limits of a publish request, and faults on demand (:class:`~tests.stand_ins.pubsub_topics.Faults`).
+filters, the form of names, the limits of a publish request, and faults on demand
+(:class:`~tests.stand_ins.pubsub_topics.Faults`).
 
 It does not do: push, schemas, snapshots and seek, message retention (nothing expires), IAM beyond a list of
 forbidden names, several regions, quotas, detached subscriptions, updates of settings. Real Pub/Sub also redelivers

@@ -6,6 +6,7 @@ takes the world's lock.
 
 import heapq
 import itertools
+import re
 import threading
 import time
 import uuid
@@ -32,6 +33,7 @@ MAX_KEY_BYTES = 256
 MAX_VALUE_BYTES = 1024
 MAX_DEADLINE = 600
 DELETED_TOPIC = "_deleted-topic_"
+NAME = re.compile(r"projects/[^/\s]+/(topics|subscriptions)/(?!goog)[A-Za-z][A-Za-z0-9._~+%-]{2,254}")
 
 
 class Refusal(Exception):
@@ -134,6 +136,7 @@ class World:
 
     def create_topic(self, settings: Any) -> Any:
         with self.changed:
+            _check_name(settings.name)
             if settings.name in self.topics:
                 raise Refusal("ALREADY_EXISTS", f"Topic already exists: {settings.name}")
             self.topics[settings.name] = settings
@@ -141,6 +144,7 @@ class World:
 
     def topic(self, name: str) -> Any:
         with self.changed:
+            _check_name(name)
             try:
                 return self.topics[name]
             except KeyError:
@@ -162,6 +166,7 @@ class World:
 
     def create_subscription(self, settings: Any) -> Any:
         with self.changed:
+            _check_name(settings.name)
             if settings.name in self.subscriptions:
                 raise Refusal("ALREADY_EXISTS", f"Subscription already exists: {settings.name}")
             self.topic(settings.topic)
@@ -183,6 +188,7 @@ class World:
 
     def subscription(self, name: str) -> Subscription:
         with self.changed:
+            _check_name(name)
             try:
                 return self.subscriptions[name]
             except KeyError:
@@ -407,6 +413,11 @@ class World:
                 self.sample()
             shown = [p for p in self._points if p[0] <= self.clock() - self.monitoring_lag and name in p[1]]
             return (shown[-1][0], shown[-1][1][name]) if shown else None
+
+
+def _check_name(name: str) -> None:
+    if NAME.fullmatch(name) is None:
+        raise Refusal("INVALID_ARGUMENT", f"Invalid resource name given (name={name}).")
 
 
 def _check_request(messages: Sequence[Any]) -> None:

@@ -30,6 +30,9 @@ LEAST_LEASE = timedelta(seconds=10)
 
 _CONTENT_TYPE_NAMES = frozenset({"content-type", "contenttype", "content_type"})
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+#: Names of topics and subscriptions; of projects, some of which have a domain in front.
+_NAME = re.compile(r"[A-Za-z][-\w.~+%]{2,254}", re.ASCII)
+_PROJECT = re.compile(r"[A-Za-z0-9][-\w.:]{0,99}", re.ASCII)
 #: The plain protobuf classes: the client's own wrappers cost several times as much per message.
 _Message = types.PubsubMessage.pb()
 
@@ -58,6 +61,12 @@ def is_full(name: str, kind: str) -> bool:
     """``name`` is a full name of this kind."""
     parts = name.split("/")
     return len(parts) == 4 and parts[0] == "projects" and parts[2] == kind
+
+
+def may_exist(name: str, kind: str) -> bool:
+    """Pub/Sub could have something of this kind and full ``name``. Nothing else has to be asked about."""
+    parts = name.split("/")
+    return is_full(name, kind) and bool(_PROJECT.fullmatch(parts[1]) and _NAME.fullmatch(parts[3]))
 
 
 def received(message: Any, origin_of: Callable[[str | None, str], str | None]) -> Received:

@@ -12,15 +12,18 @@ from datetime import timedelta
 import google.api_core.exceptions as api
 from google.pubsub_v1 import types
 
-from redrive.brokers.base import RECEIVE_BYTES, Settled
+from redrive.brokers.base import NAMES_ASKED, RECEIVE_BYTES, Settled
 from redrive.brokers.pubsub.calls import Calls
 from redrive.brokers.pubsub.errors import PartlyRefused
 from redrive.brokers.pubsub.kind import BATCH, MAX_LEASE
-from redrive.brokers.pubsub.message import LEAST_LEASE, full_name, is_full, received, short_name
+from redrive.brokers.pubsub.message import LEAST_LEASE, full_name, is_full, may_exist, received, short_name
 from redrive.brokers.pubsub.names import Names
 from redrive.brokers.retries import until
-from redrive.errors import BrokerError, PermissionRefused, QueueMissing
+from redrive.errors import BrokerError, BrokerUnavailable
 from redrive.message import Received, bytes_of
+
+#: Seconds until a subscription is asked about again of which an outage told nothing.
+_ASKED_AGAIN = 60.0
 
 
 class Receiver:
@@ -34,7 +37,8 @@ class Receiver:
         self._sleep = sleep
         self._monotonic = monotonic
         self._leases: dict[object, float] = {}  # ack id -> when its lease ends, on our clock
-        self._origins: dict[tuple[str | None, str], str | None] = {}  # (project, subscription) -> its topic, for people
+        self._origins: dict[str, tuple[str | None, float]] = {}  # subscription -> its topic; and until when that holds
+        self._asked = 0
 
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
         """See :class:`~redrive.brokers.base.Broker`.
@@ -84,16 +88,26 @@ class Receiver:
         return [received(message, self._origin) for message in got]
 
     def _origin(self, project: str | None, subscription: str) -> str | None:
-        """The topic of the subscription on which a message failed; None where it is gone or not ours to see."""
-        key = (project, subscription)
-        if key not in self._origins:
-            name = full_name("subscriptions", subscription, project or self._names.project)
-            try:
-                topic = self._names.subscription(subscription, name).topic
-            except (QueueMissing, PermissionRefused):
-                topic = ""
-            self._origins[key] = short_name(topic, self._names.project) if is_full(topic, "topics") else None
-        return self._origins[key]
+        """The topic, for people, of the subscription on which a message says that it failed; None where nobody tells.
+
+        Asked once, and once a minute while an outage tells nothing, :data:`NAMES_ASKED` times in all. Anyone may have
+        written the name, so whatever is wrong with it, the message is received.
+        """
+        name = full_name("subscriptions", subscription, project or self._names.project)
+        topic, until_then = self._origins.get(name, (None, -math.inf))
+        if self._monotonic() < until_then or self._asked >= NAMES_ASKED or not may_exist(name, "subscriptions"):
+            return topic
+        self._asked += 1
+        topic, until_then = None, math.inf
+        try:
+            found = str(self._names.subscription(subscription, name).topic)
+            topic = short_name(found, self._names.project) if is_full(found, "topics") else None
+        except BrokerUnavailable:
+            until_then = self._monotonic() + _ASKED_AGAIN
+        except BrokerError:
+            pass  # gone, not ours to see, or none that Pub/Sub could have
+        self._origins[name] = topic, until_then
+        return topic
 
     def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
         """See :class:`~redrive.brokers.base.Broker`; errors are raised only where nothing could be acked.
