@@ -19,7 +19,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from google.api_core.exceptions import DeadlineExceeded
 from google.cloud import pubsub_v1
+from google.pubsub_v1 import types
 
 from redrive.brokers import open_broker
 from redrive.brokers.base import NAMES_ASKED, UNKNOWN_DEPTH, Depth
@@ -846,16 +848,50 @@ def test_a_message_that_was_given_back_rests_as_the_retry_policy_says(
     assert len(pubsub.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)) == 1
 
 
-def test_silence_of_a_server_that_is_gone_is_not_taken_for_an_empty_subscription(
+def test_silence_of_a_server_is_not_taken_for_an_empty_subscription(
     make_adapter: Callable[..., GooglePubSub], world: World
 ) -> None:
-    broker = make_adapter()
+    broker = make_adapter(timeout=0.3)
     queue = Operator(broker).queue()
     assert broker.receive(queue, limit=1, wait=SECOND / 5, lease=LEASE) == []
     world.faults.hang["Pull"] = 100  # also for a pull of before that is only now begun
-    world.faults.refuse["GetSubscription"] = [Refusal("UNAVAILABLE", "away")] * 100
-    with pytest.raises(BrokerUnavailable, match=queue):
-        broker.receive(queue, limit=1, wait=SECOND / 5, lease=LEASE)
+    for wait in (NO_WAIT, SECOND / 5):
+        asked = world.requests["Pull"]
+        with pytest.raises(BrokerUnavailable, match=queue):
+            broker.receive(queue, limit=1, wait=wait, lease=LEASE)
+        assert world.requests["Pull"] == asked + 1, "what it leased is hidden from a second one"
+
+
+def test_an_answer_that_takes_longer_than_the_wait_comes_in(
+    pubsub: GooglePubSub, operator: Operator, world: World
+) -> None:
+    """Else a slow link makes a full subscription look empty, and what was in the answer is leased to nobody."""
+    queue = operator.queue()
+    pubsub.publish(queue, [outgoing(number=n) for n in range(50)])
+    world.faults.slow["Pull"] = 0.5
+
+    assert len(pubsub.receive(queue, limit=50, wait=SECOND / 5, lease=LEASE)) == 50
+
+
+def test_who_waits_asks_for_few_messages_and_never_for_long(
+    pubsub: GooglePubSub, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = operator.queue()
+    asked: list[tuple[bool, int, float]] = []
+
+    def pull(*, request: types.PullRequest, retry: None, timeout: float) -> types.PullResponse:
+        asked.append((request.return_immediately, request.max_messages, timeout))
+        if request.return_immediately:
+            return types.PullResponse()
+        raise DeadlineExceeded("nothing came")
+
+    monkeypatch.setattr(pubsub._clients.subscriber, "pull", pull)
+    assert pubsub.receive(queue, limit=1000, wait=12 * SECOND, lease=LEASE) == []
+    assert asked == [(True, 1000, 30), *[(False, 10, 4)] * 3]
+
+    asked.clear()
+    assert pubsub.receive(queue, limit=1000, wait=NO_WAIT, lease=LEASE) == []
+    assert asked == [(True, 1000, 30)]
 
 
 # --- connections -------------------------------------------------------------------------------------------

@@ -99,6 +99,7 @@ class PubSubServer:
             world.faults.hang[method] -= 1
             while context.is_active():
                 time.sleep(LOOK_AGAIN)
+        time.sleep(world.faults.slow.get(method, 0))
         return done
 
     def _faults_before(self, method: str, resource: str) -> None:

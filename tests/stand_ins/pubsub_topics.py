@@ -103,6 +103,8 @@ class Faults:
     lost_answers: Counter[str] = field(default_factory=Counter)
     #: So many of the next requests of a method are carried out, but never answered.
     hang: Counter[str] = field(default_factory=Counter)
+    #: Per method: so many seconds an answer is on its way.
+    slow: dict[str, float] = field(default_factory=dict)
     #: So many of the next dead-lettered messages are forwarded twice, as the service may do.
     forward_twice: int = 0
     #: Ack ids that exactly-once subscriptions refuse for the moment, once each.

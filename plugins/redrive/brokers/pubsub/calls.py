@@ -47,7 +47,7 @@ class Calls:
     ) -> Any:
         """One call that may safely be repeated; raises the errors of :mod:`redrive.errors`.
 
-        A ``patient`` call is one that waits for something to come: that nothing came in time is for the caller.
+        That a ``patient`` call ran out of time is for the caller, who may have waited for something that did not come.
         """
 
         def once() -> Any:

@@ -14,7 +14,7 @@ from google.pubsub_v1 import types
 
 from redrive.brokers.base import NAMES_ASKED, RECEIVE_BYTES, Settled
 from redrive.brokers.pubsub.calls import Calls
-from redrive.brokers.pubsub.errors import PartlyRefused
+from redrive.brokers.pubsub.errors import PartlyRefused, known_error
 from redrive.brokers.pubsub.kind import BATCH, MAX_LEASE
 from redrive.brokers.pubsub.message import LEAST_LEASE, full_name, is_full, may_exist, received, short_name
 from redrive.brokers.pubsub.names import Names
@@ -24,6 +24,9 @@ from redrive.message import Received, bytes_of
 
 #: Seconds until a subscription is asked about again of which an outage told nothing.
 _ASKED_AGAIN = 60.0
+#: Messages that a pull which waits asks for, and how many seconds it waits: half of what any lease lasts.
+WAIT_FOR = 10
+WAIT_AT_ONCE = LEAST_LEASE.total_seconds() / 2
 
 
 class Receiver:
@@ -43,20 +46,23 @@ class Receiver:
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
         """See :class:`~redrive.brokers.base.Broker`.
 
-        The first pull waits, the following ones don't; they go on until ``limit`` is reached, they are large enough
-        together, one comes back empty, or a quarter of the lease is used up. An error after some messages have come is
-        kept back: the next call will meet it again.
+        What is there is pulled first; only where that brings nothing, messages are waited for. More pulls follow, which
+        don't wait, until ``limit`` is reached, the messages are large enough together, a pull comes back empty, or a
+        quarter of the lease is used up. An error after some messages have come is kept back: the next call will meet it
+        again.
         """
         if limit < 1:
             return []
         name = self._names.subscription_name(queue)
         seconds = _lease_seconds(lease)
         fill_until = self._monotonic() + seconds / 4
-        found = self._pull(queue, name, min(limit, BATCH), wait.total_seconds(), seconds)
+        found = self._pull(queue, name, min(limit, BATCH), seconds)
+        if not found and wait > timedelta(0):
+            found = self._await(queue, name, limit, wait.total_seconds(), seconds)
         size = bytes_of(found)
         while found and len(found) < limit and size < RECEIVE_BYTES and self._monotonic() < fill_until:
             try:
-                more = self._pull(queue, name, min(limit - len(found), BATCH), 0, seconds)
+                more = self._pull(queue, name, min(limit - len(found), BATCH), seconds)
             except BrokerError:
                 break
             if not more:
@@ -65,19 +71,35 @@ class Receiver:
             size += bytes_of(more)
         return found
 
-    def _pull(self, queue: str, name: str, limit: int, wait: float, seconds: int) -> list[Received]:
-        """One pull, and the lease that was asked for instead of the subscription's own."""
+    def _await(self, queue: str, name: str, limit: int, wait: float, seconds: int) -> list[Received]:
+        """What comes to a subscription that has just said that it has nothing.
+
+        A wait ends by our deadline. An answer that is late for it is lost, and its messages stay leased and look as if
+        they weren't there: so few are asked for at a time, of which an answer comes in fast.
+        """
+        times = math.ceil(wait / WAIT_AT_ONCE)
+        for _ in range(times):
+            if found := self._pull(queue, name, min(limit, WAIT_FOR), seconds, wait=wait / times):
+                return found
+        return []
+
+    def _pull(self, queue: str, name: str, limit: int, seconds: int, *, wait: float = 0) -> list[Received]:
+        """One pull, and the lease that was asked for instead of the subscription's own.
+
+        A pull that doesn't wait has the time that any answer has, and no answer is an error, not an empty subscription.
+        """
         request = types.PullRequest(subscription=name, max_messages=limit, return_immediately=wait <= 0)
-        patience = wait if wait > 0 else self._calls.timeout
         try:
             with warnings.catch_warnings():  # deprecated for those who can wait; a drain must be able to just ask
                 warnings.simplefilter("ignore", DeprecationWarning)
                 answer = self._calls.call(
-                    "Pull", queue, self._calls.subscriber.pull, request, timeout=patience, patient=wait > 0
+                    "Pull", queue, self._calls.subscriber.pull, request, timeout=wait or None, patient=True
                 )
-        except api.DeadlineExceeded:
-            self._names.subscription(queue, name)  # nothing came; or nobody is there, which must not look the same
-            return []
+        except api.DeadlineExceeded as error:
+            if wait > 0:
+                return []
+            # Not repeated: what its answer has is leased, and the next one would say that nothing is there.
+            raise known_error("Pull", queue, error) from error
         got = types.PullResponse.pb(answer).received_messages
         if not got:
             return []
