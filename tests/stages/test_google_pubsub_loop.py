@@ -236,6 +236,26 @@ def test_restore_puts_everything_back_as_it_was(build: Build, namesake: bool) ->
     assert (back.data, dict(back.attributes)) == (b"1", before)
 
 
+@pytest.mark.parametrize("allowed", [False, True], ids=["refuse", "allow"])
+def test_a_restore_reaches_other_readers_of_the_dead_letter_topic_only_where_it_may(
+    build: Build, allowed: bool
+) -> None:
+    shop = build(causes={"max_deliveries": {"verdict": "escalate"}}, fan_out="allow" if allowed else "refuse")
+    shop.buy("1")
+    shop.fail()
+    shop.cycle()
+    shop.operator.subscribe("dead-archive", "dead")
+    told = restore(shop)
+
+    assert (told["restored"], told["not_restored"]) == ((1, 0) if allowed else (0, 1))
+    assert shop.held("orders-dlq") == shop.held("dead-archive") == ([b"1"] if allowed else [])
+    assert shop.states() == {"discarded" if allowed else "escalated": 1}
+    if not allowed:
+        [words] = told["problems"].values()
+        assert words == f"{topic('dead')} has 2 subscriptions: all of them would get the message, and fan_out is refuse"
+    assert shop.audit() == []
+
+
 def test_nothing_is_restored_into_a_subscription_that_is_gone(build: Build) -> None:
     """Its name may still be that of a topic, and what is published there nobody would get."""
     shop = build(causes={"max_deliveries": {"verdict": "escalate"}})

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from redrive.brokers.base import Depth
-from redrive.errors import BrokerError, PermissionRefused, QueueMissing, RedriveError
+from redrive.errors import BrokerError, QueueMissing, RedriveError
 from redrive.ledger import leases
 from redrive.ledger.delivery import breakers, claims, lanes, recovery
 from redrive.ledger.delivery.claims import NoRoom, Room, Slice
@@ -20,7 +20,7 @@ from redrive.ledger.delivery.lanes import Lane, NativeDelay
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.drain import horizon
 from redrive.ledger.engine import let_go_of_interrupted
-from redrive.stages import aiming, consumers
+from redrive.stages import aiming, consumers, fan_out
 from redrive.stages.beside import Beside, Worker
 from redrive.stages.claiming import CLAIM_FOR, Ahead, Claimer
 from redrive.stages.context import Context, instant
@@ -390,7 +390,7 @@ class _Delivery:
         seen = self._seen()
         try:
             depth = context.broker.depth(destination)
-            objection = self._fan_out_objection(destination)
+            objection = fan_out.objection(context, destination)
         except BrokerError:
             return 0, []
         if objection is not None or depth.total is None:
@@ -408,7 +408,7 @@ class _Delivery:
         context = self._context
         try:
             depth = context.broker.depth(destination)
-            objection = self._fan_out_objection(destination)
+            objection = fan_out.objection(context, destination)
         except QueueMissing:
             if wrong := aiming.missing(context, destination):
                 self._leave(destination, wrong)
@@ -462,22 +462,6 @@ class _Delivery:
         if destination not in self._shares:
             self._shares[destination] = consumers.healthy_share(self._context, destination)
         return self._shares[destination]
-
-    def _fan_out_objection(self, destination: str) -> str | None:
-        """Why nothing may be sent to a destination of which not only the subscriber that failed reads."""
-        broker = self._context.broker
-        if broker.capabilities_for(destination).single_target:
-            return None
-        try:
-            readers = broker.describe(destination).subscribers
-        except PermissionRefused:
-            readers = None
-        if readers == 0:
-            return f"{destination} has no subscription: what is sent there is lost"
-        if readers == 1 or self._context.route.fan_out == "allow":
-            return None
-        several = f"{destination} has {readers} subscriptions" if readers else f"who reads {destination} is not known"
-        return f"{several}: all of them would get the message, and fan_out is refuse"
 
     def _escalate_all(self, destination: str, reason: str) -> None:
         context = self._context

@@ -1,8 +1,9 @@
 """Restore: the way out. Every unfinished message goes back into the queue it was drained from, as it was.
 
 The order is the same as in a delivery: claimed, then sent, then confirmed, then marked. A message that can't be put
-back (a body that an edit or another broker made unsendable, a queue that is gone) is left where it is and told. Once
-an answer was lost nothing more is handed over: so an outage brings no more than a page into doubt.
+back (a body that an edit or another broker made unsendable, a queue that is gone, or whose other readers would get it
+too) is left where it is and told. Once an answer was lost nothing more is handed over: so an outage brings no more than
+a page into doubt.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from redrive.ledger.review import restoring
 from redrive.ledger.review.restoring import Unfinished
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Outgoing, batch_and_row, restore_id
-from redrive.stages import classify, escalate
+from redrive.stages import classify, escalate, fan_out
 from redrive.stages.context import Context, micros
 
 PAGE = 200
@@ -105,6 +106,9 @@ def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> _End
     problems: dict[int, str] = {}
     messages: list[Outgoing] = []
     to = _way_back(context, source)
+    # Where nobody can send at all (Service Bus), the broker's own words about it are better.
+    if context.broker.capabilities_for(source).takes_back and (objection := fan_out.objection(context, to)):
+        return _Ended(0, {one.message_id: objection for one in some}, doubted=False)
     with context.ledger.read() as connection:
         paths = batches.paths(connection, {batch_and_row(one.message_id)[0] for one in some})
     for one in some:
