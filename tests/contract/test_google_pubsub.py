@@ -801,6 +801,34 @@ def test_monitoring_tells_a_depth_and_when_it_was_so(
     assert world.requests["ListTimeSeries"] == 3  # an answer is good for half a minute
 
 
+def test_a_subscription_with_the_name_of_a_topic_does_not_make_it_look_empty(
+    monitored: GooglePubSub, orders: str, world: World
+) -> None:
+    """Nor the other way round: whoever asks for the depth of a name may mean either."""
+    world.monitoring_lag = 0
+    Operator(monitored).topic("news")
+    Operator(monitored).subscribe("orders", "news")
+    monitored.publish("orders", [outgoing(number=n) for n in range(3)])
+    assert monitored.depth("orders").total == 3
+    assert monitored.depth(topic("orders")).total == 3
+    assert monitored.depth(subscription("orders")).total == 0
+
+    Operator(monitored).topic("orders-dlq")
+    Operator(monitored).subscribe("another", "orders-dlq")
+    monitored.publish("dead", [outgoing()])
+    assert monitored.depth("orders-dlq").total == monitored.depth(subscription("orders-dlq")).total == 1
+
+
+def test_a_depth_is_told_where_a_topic_of_its_name_may_not_be_seen(
+    monitored: GooglePubSub, orders: str, world: World
+) -> None:
+    """Pub/Sub tells those who have no right so of topics that don't exist, too."""
+    world.monitoring_lag = 0
+    monitored.publish("orders", [outgoing()])
+    world.faults.refuse["ListTopicSubscriptions"] = [Refusal("PERMISSION_DENIED", "or it may not exist")]
+    assert monitored.depth("orders-worker").total == 1
+
+
 def test_a_depth_is_unknown_where_monitoring_gives_no_answer(
     monitored: GooglePubSub, orders: str, world: World
 ) -> None:

@@ -55,7 +55,8 @@ class Inspector:
     def depth(self, queue: str) -> Depth:
         """See :class:`~redrive.brokers.base.Broker`: what Cloud Monitoring says, some minutes late, or unknown.
 
-        A topic's depth is that of all its subscriptions. Leased messages can't be told from visible ones.
+        A topic's depth is that of all its subscriptions, and of one that has its name, whatever that is on. Leased
+        messages can't be told from visible ones.
         """
         names = self._subscriptions_of(queue)
         if self._monitoring is None or not names:
@@ -108,17 +109,27 @@ class Inspector:
         )
 
     def _subscriptions_of(self, queue: str) -> list[str]:
-        """Full names: the subscription itself, or all of a topic."""
-        if not is_full(queue, "topics"):
-            name = self._names.subscription_name(queue)
-            try:
-                self._names.subscription(queue, name)
-            except QueueMissing:
-                if is_full(queue, "subscriptions"):
-                    raise
-            else:
-                return [name]
-        return self._readers(queue, self._names.topic_name(queue))
+        """Full names: the subscription itself, or all of a topic.
+
+        Of a name that both have nobody says which is meant, and either alone may be empty while the other is not: all
+        of them count.
+        """
+        topic = self._names.topic_name(queue) if not is_full(queue, "subscriptions") else ""
+        if is_full(queue, "topics"):
+            return self._readers(queue, topic)
+        name = self._names.subscription_name(queue)
+        try:
+            self._names.subscription(queue, name)
+        except QueueMissing:
+            if not topic:
+                raise
+            return self._readers(queue, topic)
+        if not topic:
+            return [name]
+        try:
+            return sorted({name, *self._readers(queue, topic)})
+        except (QueueMissing, PermissionRefused):  # no such topic; or not ours to see, as anyone may be told of none
+            return [name]
 
     def _readers(self, queue: str, topic: str) -> list[str]:
         request = types.ListTopicSubscriptionsRequest(topic=topic, page_size=BATCH)
