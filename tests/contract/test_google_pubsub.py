@@ -29,7 +29,14 @@ from redrive.brokers.memory import ManualClock
 from redrive.brokers.pubsub.adapter import GooglePubSub
 from redrive.brokers.pubsub.kind import FAILURE_HEADERS
 from redrive.brokers.pubsub.message import parse_time
-from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
+from redrive.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    NothingSent,
+    PermissionRefused,
+    QueueMissing,
+    SettingsError,
+)
 from redrive.message import Header, Outgoing, clean_headers, tracking_headers
 from tests.contract.broker_contract import LEASE, NO_WAIT, PATIENCE, BrokerContract, outgoing
 from tests.servers import ServerMissing, free_port, missing
@@ -479,6 +486,18 @@ def test_a_subscription_is_restored_through_its_topic(
     topic = str(found.topic).rpartition("/")[2]
     assert pubsub.leads_to(name, topic) is True
     assert pubsub.leads_to(name, "another") is False
+
+
+def test_a_topic_that_could_not_be_looked_up_was_sent_nothing(pubsub: GooglePubSub, orders: str, world: World) -> None:
+    name = subscription("orders-worker")
+    world.faults.refuse["GetSubscription"] = [Refusal("UNAVAILABLE", "not now")] * 100
+    with pytest.raises(NothingSent, match="not now"):
+        pubsub.publish(name, [outgoing()])
+    world.faults.refuse.clear()
+    asked = world.requests["GetSubscription"]
+
+    assert [statuses(pubsub, name, 1) for _ in range(3)] == [["sent"]] * 3
+    assert world.requests["GetSubscription"] == asked + 1, "once is enough"
 
 
 @pytest.mark.parametrize("name", ["orders-dlq", subscription("orders-dlq")], ids=["short", "full"])

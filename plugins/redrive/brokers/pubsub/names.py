@@ -15,7 +15,7 @@ class Names:
     def __init__(self, calls: Calls, project: str) -> None:
         self._calls = calls
         self.project = project
-        self._topics: dict[str, str] = {}  # queue -> the topic that stands for it, where that is not its own name
+        self._topics: dict[str, str] = {}  # queue -> the topic to which is published what goes there
 
     def subscription_name(self, queue: str) -> str:
         """The full name of the subscription called ``queue``; an error where ``queue`` is a topic's full name."""
@@ -49,8 +49,11 @@ class Names:
         return topic
 
     def destination(self, queue: str) -> str:
-        """The full name of the topic to which what goes to ``queue`` is published."""
-        return self._topics.get(queue) or self.topic_name(queue)
+        """The full name of the topic to which what goes to ``queue`` is published; asked once."""
+        if queue not in self._topics:
+            in_full = is_full(queue, "subscriptions")
+            self._topics[queue] = self.feeding(queue) if in_full else self.topic_name(queue)
+        return self._topics[queue]
 
     def stands_for(self, queue: str, topic: str) -> None:
         """From now on ``topic`` is the destination of ``queue``: there is no topic of that name."""

@@ -39,7 +39,8 @@ class Publisher:
         results: list[Publication | None] = [None] * len(messages)
         lanes = self._lanes(messages, results)
         if lanes:
-            topic = self._names.destination(queue)
+            with before_the_send():
+                topic = self._names.destination(queue)
             errors = self._send_lanes(queue, topic, lanes, results)
             if errors and not _any_arrived(results) and isinstance(errors[0], QueueMissing):
                 with before_the_send():
