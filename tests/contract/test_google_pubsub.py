@@ -545,6 +545,33 @@ def test_a_lease_that_ends_while_a_request_is_on_its_way_is_not_trusted(
     assert len(world.peek(subscription(queue))) == 1
 
 
+@pytest.mark.parametrize(("deadline", "settled"), [(10, 0), (60, 1)])
+def test_a_lease_begins_before_the_answer_to_a_pull_has_come(
+    pubsub: GooglePubSub,
+    operator: Operator,
+    world: World,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    deadline: int,
+    settled: int,
+) -> None:
+    """On a slow link a lease may be over when the answer is here. How long it is, the subscription tells."""
+    queue = operator.queue(ack_deadline_seconds=deadline)
+    pubsub.publish(queue, [outgoing()])
+    pull = pubsub._clients.subscriber.pull
+
+    def slow(**call: object) -> object:
+        answer = pull(**call)
+        clock.advance(11 * SECOND)
+        return answer
+
+    monkeypatch.setattr(pubsub._clients.subscriber, "pull", slow)
+    [one] = pubsub.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)
+
+    assert pubsub.settle(queue, [one.receipt]).count == settled
+    assert len(world.peek(subscription(queue))) == 1 - settled
+
+
 def test_an_extension_after_the_end_does_not_bring_a_lease_back(
     pubsub: GooglePubSub, operator: Operator, clock: ManualClock
 ) -> None:

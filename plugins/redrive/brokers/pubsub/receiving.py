@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import google.api_core.exceptions as api
 from google.pubsub_v1 import types
@@ -89,12 +90,17 @@ class Receiver:
         A pull that doesn't wait has the time that any answer has, and no answer is an error, not an empty subscription.
         """
         request = types.PullRequest(subscription=name, max_messages=limit, return_immediately=wait <= 0)
+        began = 0.0
+
+        def pull(**call: Any) -> Any:
+            nonlocal began
+            began = self._monotonic()  # of the try that is answered
+            return self._calls.subscriber.pull(**call)
+
         try:
             with warnings.catch_warnings():  # deprecated for those who can wait; a drain must be able to just ask
                 warnings.simplefilter("ignore", DeprecationWarning)
-                answer = self._calls.call(
-                    "Pull", queue, self._calls.subscriber.pull, request, timeout=wait or None, patient=True
-                )
+                answer = self._calls.call("Pull", queue, pull, request, timeout=wait or None, patient=True)
         except api.DeadlineExceeded as error:
             if wait > 0:
                 return []
@@ -104,10 +110,21 @@ class Receiver:
         if not got:
             return []
         ids = [message.ack_id for message in got]
-        # No subscription leases for less; whether this was long enough for the next request is seen there.
-        self._leases.update(dict.fromkeys(ids, self._monotonic() + LEAST_LEASE.total_seconds()))
+        # Pub/Sub leased them after the request had left, and the answer may have been on its way for long. Whether the
+        # rest is long enough for the next request is seen there.
+        self._leases.update(dict.fromkeys(ids, began + self._own_lease(queue, name, self._monotonic() - began)))
         self._set_deadlines(queue, name, ids, seconds)
         return [received(message, self._origin) for message in got]
+
+    def _own_lease(self, queue: str, name: str, gone: float) -> float:
+        """For how many seconds at least the subscription leases by itself; asked where many of them are ``gone``."""
+        least = LEAST_LEASE.total_seconds()
+        if gone <= WAIT_AT_ONCE:
+            return least
+        try:
+            return max(least, float(self._names.subscription(queue, name).ack_deadline_seconds))
+        except BrokerError:
+            return least
 
     def _origin(self, project: str | None, subscription: str) -> str | None:
         """The topic, for people, of the subscription on which a message says that it failed; None where nobody tells.
