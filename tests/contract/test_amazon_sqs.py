@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import botocore.exceptions as boto
 import pytest
+from botocore.credentials import DeferredRefreshableCredentials
 from urllib3.exceptions import ProxyError
 from urllib3.exceptions import SSLError as URLLib3SSLError
 
@@ -16,7 +17,14 @@ from redrive.brokers import open_broker
 from redrive.brokers.sqs.adapter import AmazonSqs
 from redrive.brokers.sqs.kind import FAILURE_HEADERS
 from redrive.brokers.sqs.message import MAX_BYTES
-from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
+from redrive.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    NothingSent,
+    PermissionRefused,
+    QueueMissing,
+    SettingsError,
+)
 from redrive.message import Header, clean_headers, tracking_headers
 from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
 from tests.contract.scripted_sqs import Drop, Hang, Proxy, Refuse, ScriptedSqs, all_sent
@@ -422,6 +430,85 @@ def test_only_what_never_left_is_certainly_not_sent(
     broker._client.meta.events.register_first("before-send.sqs.SendMessageBatch", fail)
 
     assert statuses(broker, "orders", 2) == [status] * 2
+
+
+def get_credentials(broker: AmazonSqs, refresh: Callable[[], dict[str, str]]) -> None:
+    """From now on each request gets its credentials by ``refresh``, as from STS."""
+    broker._client._request_signer._credentials = DeferredRefreshableCredentials(refresh, "assume-role")
+
+
+def refused_by_sts(code: str, status: int) -> boto.ClientError:
+    told = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return boto.ClientError(told, "AssumeRoleWithWebIdentity")  # type: ignore[arg-type]
+
+
+NO_CREDENTIALS = [
+    (refused_by_sts("InvalidIdentityToken", 400), PermissionRefused),
+    (refused_by_sts("AccessDenied", 403), PermissionRefused),
+    (refused_by_sts("ValidationError", 400), PermissionRefused),
+    (refused_by_sts("QueueDoesNotExist", 400), PermissionRefused),
+    (refused_by_sts("404", 404), PermissionRefused),
+    (boto.NoCredentialsError(), PermissionRefused),
+    (refused_by_sts("IDPCommunicationError", 400), BrokerUnavailable),
+    (refused_by_sts("Throttling", 400), BrokerUnavailable),
+    (refused_by_sts("InternalFailure", 500), BrokerUnavailable),
+    (boto.ReadTimeoutError(endpoint_url="sts"), BrokerUnavailable),
+    (boto.ConnectionClosedError(endpoint_url="sts"), BrokerUnavailable),
+]
+
+
+@pytest.mark.parametrize(("error", "raised"), NO_CREDENTIALS)
+def test_nothing_was_sent_where_there_are_no_credentials(
+    script: ScriptedSqs, broker: AmazonSqs, error: Exception, raised: type[BrokerError]
+) -> None:
+    """The SDK raises what STS answered as if the send had failed; no message is to blame, and none is in doubt."""
+
+    def fail() -> dict[str, str]:
+        raise error
+
+    broker.depth("orders")  # knows the queue's URL now
+    get_credentials(broker, fail)
+    nothing_sent = NothingSent if raised is BrokerUnavailable else raised
+    with pytest.raises(nothing_sent, match="SendMessageBatch on queue orders"):
+        broker.publish("orders", [outgoing(number=n) for n in range(30)])
+    for ask in (
+        lambda: broker.receive("orders", limit=1, wait=NO_WAIT, lease=LEASE),
+        lambda: broker.settle("orders", ["r-1"]),
+        lambda: broker.extend("orders", ["r-1"], LEASE),
+    ):
+        with pytest.raises(raised):
+            ask()
+
+    assert {operation for operation, _ in script.asked} <= {"GetQueueUrl", "GetQueueAttributes"}
+
+
+def test_what_is_behind_credentials_that_ran_out_may_be_sent_later(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    def run_out(request: dict[str, list[dict[str, str]]]) -> dict[str, object]:
+        def fail() -> dict[str, str]:
+            raise refused_by_sts("InvalidIdentityToken", 400)
+
+        get_credentials(broker, fail)
+        return all_sent(request)
+
+    script.then("SendMessageBatch", run_out)
+
+    assert statuses(broker, "orders", 30) == ["sent"] * 10 + ["retry"] * 20
+
+
+def test_credentials_that_come_late_are_waited_for(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    tries: list[int] = []
+
+    def late() -> dict[str, str]:
+        tries.append(1)
+        if len(tries) < 3:
+            raise refused_by_sts("InvalidIdentityToken", 400)
+        return {"access_key": "a", "secret_key": "s", "token": "t", "expiry_time": "2099-01-01T00:00:00Z"}
+
+    broker.depth("orders")
+    get_credentials(broker, late)
+
+    assert statuses(broker, "orders", 3) == ["sent"] * 3
+    assert len(tries) == 3
 
 
 def test_what_is_too_large_for_a_proxy_is_found(script: ScriptedSqs, broker: AmazonSqs) -> None:

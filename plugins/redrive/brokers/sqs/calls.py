@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from botocore import xform_name
+from botocore.exceptions import ParamValidationError
 
+from redrive.brokers.base import as_nothing_sent
 from redrive.brokers.retries import again
 from redrive.brokers.sqs import regions
 from redrive.brokers.sqs.errors import SDK_ERRORS, known_error, may_pass, not_connected, throttled
@@ -33,7 +35,9 @@ class Calls:
         self.concurrency = concurrency
         self.read_timeout: float = client.meta.config.read_timeout
         self.requests: Counter[str] = Counter()
+        self._here = threading.local()  # of each thread: ``signed``, whether its request got its credentials
         client.meta.events.register("before-send.sqs.*", self._count)
+        client.meta.events.register_last("request-created.sqs", self._note_signed)  # behind the SDK's own signer
 
     def url(self, queue: str) -> str:
         """The URL of a queue that is named by name, URL or ARN; asked once. Raises
@@ -60,11 +64,27 @@ class Calls:
             raise known_error(action, queue, error) from error
         return answer
 
-    def send(self, url: str, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """One send request, repeated only where SQS says that it did not look at it; raises the SDK's own errors."""
-        answer: dict[str, Any] = self._patiently(
-            lambda: self._client.send_message_batch(QueueUrl=url, Entries=entries), when=throttled
-        )
+    def send(self, queue: str, url: str, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """One send request, repeated only where SQS says that it did not look at it, or where it never left.
+
+        The SDK gets credentials while it signs, from STS say, and raises what they answer as if SQS had. Then nothing
+        was sent, and an error of ours says so; what failed later is raised as the SDK's own.
+        """
+
+        def once() -> dict[str, Any]:
+            self._here.signed = False
+            answer: dict[str, Any] = self._client.send_message_batch(QueueUrl=url, Entries=entries)
+            return answer
+
+        def may_be_repeated(error: BaseException) -> bool:
+            return throttled(error) or (not self._here.signed and may_pass(error))
+
+        try:
+            answer: dict[str, Any] = self._patiently(once, when=may_be_repeated)
+        except SDK_ERRORS as error:
+            if self._here.signed or isinstance(error, ParamValidationError):
+                raise
+            raise as_nothing_sent(known_error("SendMessageBatch", queue, error)) from error
         return answer
 
     def together(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[Any]:
@@ -83,6 +103,9 @@ class Calls:
 
     def _patiently(self, work: Callable[[], Any], *, when: Callable[[BaseException], bool]) -> Any:
         return again(work, when=when, away=not_connected, sleep=self._sleep)
+
+    def _note_signed(self, **_: object) -> None:
+        self._here.signed = True
 
     def _count(self, event_name: str, **_: object) -> None:
         with self._lock:

@@ -45,6 +45,9 @@ _REFUSED_CALLER = frozenset(
         *("KMS.InvalidStateException", "KmsInvalidKeyUsage", "KMS.InvalidKeyUsageException", "KMS.OptInRequired"),
     }
 )
+#: STS's words of a web identity that it could not check, which passes: a fresh token, or its issuer's keys, may not be
+#: known there yet.
+_IDENTITY_UNCHECKED = frozenset({"IDPCommunicationError", "InvalidIdentityToken"})
 #: Of an entry of a batch that an answer doesn't name.
 SILENCE = "SQS said nothing about it"
 _NOT_CONNECTED = (
@@ -78,6 +81,10 @@ def known_error(action: str, queue: str, error: Exception) -> BrokerError:
 
 def _told_error(action: str, queue: str, error: boto.ClientError) -> BrokerError:
     code, words, status = _words(error)
+    if error.operation_name != action:  # of whoever gives out credentials, which the SDK gets while it signs
+        text = f"{action} on queue {queue}: no credentials: {error.operation_name}: {words}"
+        passes = may_pass(error) and code != "InvalidIdentityToken"  # which has been tried for a while
+        return BrokerUnavailable(text) if passes else PermissionRefused(text)
     text = f"{action} on queue {queue}: {words}"
     if code in _MISSING:
         return QueueMissing(text)
@@ -91,15 +98,15 @@ def _told_error(action: str, queue: str, error: boto.ClientError) -> BrokerError
 def may_pass(error: BaseException) -> bool:
     """Worth another try, for calls that may be repeated."""
     if isinstance(error, boto.ClientError):
-        status = _words(error)[2]
-        return throttled(error) or status == 429 or status >= 500
+        code, _, status = _words(error)
+        return throttled(error) or code in _IDENTITY_UNCHECKED or status == 429 or status >= 500
     if isinstance(error, _NO_CREDENTIALS):
         return False
     return isinstance(error, boto.ConnectionError | boto.HTTPClientError | ResponseParserError)
 
 
 def throttled(error: BaseException) -> bool:
-    """SQS itself answered that it did not look at the request."""
+    """SQS itself, or who gives out credentials, answered that it did not look at the request."""
     return isinstance(error, boto.ClientError) and _words(error)[0] in _THROTTLED
 
 
@@ -125,7 +132,8 @@ def fate_of_entry(failed: Mapping[str, Any]) -> Publication:
 
 
 def fate(queue: str, error: Exception) -> tuple[Publication, BrokerError | None]:
-    """What became of the messages of a send request that failed, and the error if it concerns the queue."""
+    """What became of the messages of a send request that failed once it was signed, or could not be built; and the
+    error if it concerns the queue."""
     detail = f"{type(error).__name__}: {error}"
     if isinstance(error, boto.ClientError):
         code, detail, status = _words(error)
@@ -138,8 +146,6 @@ def fate(queue: str, error: Exception) -> tuple[Publication, BrokerError | None]
         if throttled(error):
             return Publication("retry", detail=detail), None
         return Publication("unknown" if status >= 500 else "refused", detail=detail), None
-    if isinstance(error, _NO_CREDENTIALS):
-        return Publication("retry", detail=detail), known_error("SendMessageBatch", queue, error)
     if _never_left(error):
         return Publication("retry", detail=f"not connected: {detail}"), None
     # A request that the SDK would not build was never sent; of any other the answer is lost.

@@ -27,10 +27,10 @@ class Publisher:
 
         A request whose answer is lost is ``unknown`` for exactly its messages, and so is one to which
         something else than SQS answers: a proxy's 503 may hide that SQS took it. Requests that SQS calls
-        throttled are repeated with backoff, and answered ``retry`` in the end. A missing queue or
-        permission is raised where nothing of the call was sent; otherwise what is left is ``retry``. FIFO
-        queues get one request after another; SQS itself may take a message and refuse an earlier one of its
-        group in the same request, and then both are reported as they are.
+        throttled are repeated with backoff, and answered ``retry`` in the end, as are those for which there are no
+        credentials. A missing queue, permission or credentials are raised where nothing of the call was sent;
+        otherwise what is left is ``retry``. FIFO queues get one request after another; SQS itself may take a message
+        and refuse an earlier one of its group in the same request, and then both are reported as they are.
         """
         if not messages:
             return []
@@ -106,7 +106,9 @@ class Publisher:
     def _send(self, queue: str, url: str, pack: Sequence[Entry]) -> tuple[dict[int, Publication], BrokerError | None]:
         """One request: an outcome per message, and the error if it concerns the queue and not the messages."""
         try:
-            answer = self._calls.send(url, [item.fields for item in pack])
+            answer = self._calls.send(queue, url, [item.fields for item in pack])
+        except BrokerError as error:  # nothing was sent
+            return {item.place: Publication("retry", detail=error.detail) for item in pack}, error
         except SDK_ERRORS as error:
             result, concerns_queue = fate(queue, error)
             if result.status == "refused" and len(pack) > 1:
