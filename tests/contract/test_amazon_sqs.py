@@ -511,6 +511,17 @@ def test_credentials_that_come_late_are_waited_for(script: ScriptedSqs, broker: 
     assert len(tries) == 3
 
 
+def test_deletions_of_which_one_has_no_answer_are_not_said_to_be_refused(
+    script: ScriptedSqs, broker: AmazonSqs
+) -> None:
+    """A refusal says that nothing was deleted."""
+    script.then("DeleteMessageBatch", Refuse("AccessDenied", 403))
+    script.always["DeleteMessageBatch"] = Drop()
+
+    with pytest.raises(BrokerUnavailable):
+        broker.settle("orders-dlq", [f"r-{number}" for number in range(20)])
+
+
 def test_what_is_too_large_for_a_proxy_is_found(script: ScriptedSqs, broker: AmazonSqs) -> None:
     def too_large(request: dict[str, list[dict[str, str]]]) -> dict[str, object] | Proxy:
         return Proxy(413) if any(e["MessageBody"] == "3" for e in request["Entries"]) else all_sent(request)

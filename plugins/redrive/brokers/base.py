@@ -330,7 +330,8 @@ class Broker(Protocol):
     def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
         """Delete or ack for good. Harmless when repeated. Order of ``receipts`` does not matter.
 
-        What could not be settled is in ``Settled.failures``, each with its receipt.
+        What could not be settled is in ``Settled.failures``, each with its receipt: it may be settled all the same.
+        :class:`~redrive.errors.PermissionRefused` is raised only where certainly nothing was.
         """
         ...
 

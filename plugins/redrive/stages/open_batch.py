@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from redrive.errors import BrokerError, LedgerError, RedriveError, SettlementFailed, StagingError
+from redrive.errors import (
+    BrokerError,
+    LedgerError,
+    PermissionRefused,
+    RedriveError,
+    SettlementFailed,
+    StagingError,
+)
 from redrive.ledger.drain import batches
 from redrive.ledger.schema import ledger_id
 from redrive.message import Micros, Received
@@ -163,16 +170,19 @@ class OpenBatch:
         self.closed += 1
         receipts, self._receipts = self._receipts, []
         settled = 0
+        refused = False  # by the broker's word nothing of it was settled
         problem: BrokerError | None = None
+        whole = context.broker.capabilities_for(self._source.queue).settles_whole
+        at_once = len(receipts) if whole else SETTLE_AT_ONCE
         try:
-            whole = context.broker.capabilities_for(self._source.queue).settles_whole
-            at_once = len(receipts) if whole else SETTLE_AT_ONCE
             for start in range(0, len(receipts), at_once):
                 self._keep_leases(receipts[start:])
                 settled += context.broker.settle(self._source.queue, receipts[start : start + at_once]).count
         except BrokerError as error:
             problem = error  # what was settled is still written down
-        batches.settled(context.ledger, batch_id, count=settled, now=context.now())
+            refused = start == 0 and isinstance(error, PermissionRefused)
+        if settled or refused:  # else all of it may be gone: an answer that is lost says nothing
+            batches.settled(context.ledger, batch_id, count=settled, now=context.now())
         self.settled += settled
         log.info(
             "batch %d of %s: %d copies, %d bytes staged, %d settled in %.2f s",

@@ -37,12 +37,12 @@ def restore(context: Context) -> dict[str, Any]:
 
     The run's selection narrows it: to groups, and to so many messages (``limit``).
 
-    ``restored``; ``not_restored``, with the first twenty reasons in ``problems``; ``still_there``, whose copy was never
-    settled, so that its queue has it; ``unknown``, which an earlier restore or a delivery may have sent (also what is
-    under review for that), or whose queue may have it because only a part of its batch was settled: a second copy would
-    be a guess. ``suspected`` copies, too:
-    they may be second stagings of messages, and stay under review until somebody decides. ``not_tried``: how many more
-    there are at most, where an answer was lost and it ended with that.
+    ``restored``; ``not_restored``, with the first twenty reasons in ``problems``; ``still_there``, whose copy the
+    broker refused to settle, so that its queue has it; ``unknown``, which an earlier restore or a delivery may have
+    sent (also what is under review for that), or whose queue may have it because only a part of its batch was settled,
+    or no answer came whether any was: a second copy would be a guess. ``suspected`` copies, too: they may be second
+    stagings of messages, and stay under review until somebody decides. ``not_tried``: how many more there are at most,
+    where an answer was lost and it ended with that.
     """
     restored, tried, failed, doubted = 0, 0, {}, False
     classify.load_unclassified(context)

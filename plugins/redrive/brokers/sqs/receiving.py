@@ -98,7 +98,8 @@ class Receiver:
         return self._origins[arn]
 
     def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
-        """See :class:`~redrive.brokers.base.Broker`; errors are raised only where nothing could be deleted.
+        """See :class:`~redrive.brokers.base.Broker`; errors are raised only where no request was answered well, and a
+        refusal only where all were refused.
 
         What was deleted after its lease ended by our clock is a failure: SQS may give it to others all the same.
         """
@@ -148,7 +149,8 @@ class Receiver:
             else:
                 failures += result
         if len(errors) == len(batches):
-            raise errors[0]
+            # Of a request whose answer is lost nobody knows what became of it.
+            raise next((one for one in errors if not isinstance(one, PermissionRefused | QueueMissing)), errors[0])
         return failures
 
     def _until_settled(

@@ -103,7 +103,8 @@ def record(ledger: Ledger, lease: RouteLease, batch_id: int, *, copies: int, siz
 
 
 def settled(ledger: Ledger, batch_id: int, *, count: int, now: datetime) -> None:
-    """The source is done with ``count`` copies of the batch. True whoever holds the route now, so no fence."""
+    """The source is done with ``count`` copies of the batch; 0 where the broker said that it would settle none. True
+    whoever holds the route now, so no fence."""
     with ledger.write() as connection:
         connection.execute(
             sql(

@@ -42,8 +42,12 @@ _STAGED = (
     " union all select taken.*, again.kind from repeat_copies again inner join staging_batches taken"
     f" on taken.batch_id = again.copy_id >> {ROW_BITS} where again.message_id = messages.message_id)"
 )
-#: SQL: some copies of a batch with a copy of this message were settled, and maybe this one.
-_PARTLY = f"exists (select 1 from {_STAGED} one where one.role in ('first', 'duplicate') and one.settled_copies > 0)"
+#: SQL: some copies of a batch with a copy of this message were settled, or no answer came whether any was; so maybe
+#: this one.
+_PERHAPS = (
+    f"exists (select 1 from {_STAGED} one where one.role in ('first', 'duplicate')"
+    " and (one.settled_copies > 0 or one.state = 'recorded'))"
+)
 
 
 def _taken(ledger: Ledger, leased_for: timedelta) -> str:
@@ -126,11 +130,11 @@ class NotTaken(NamedTuple):
 
 
 def not_taken(ledger: Ledger, connection: Connection, route: str, *, leased_for: timedelta) -> NotTaken:
-    """How many copies were never settled, and of how many batches only a part was, nobody knows which."""
+    """Of how many messages the broker refused to settle all copies, and of how many nobody knows whether one was."""
     row = connection.execute(
         sql(
-            f"select coalesce(sum(case when {_PARTLY} then 0 else 1 end), 0) as still_there,"
-            f" coalesce(sum(case when {_PARTLY} then 1 else 0 end), 0) as in_doubt from messages"
+            f"select coalesce(sum(case when {_PERHAPS} then 0 else 1 end), 0) as still_there,"
+            f" coalesce(sum(case when {_PERHAPS} then 1 else 0 end), 0) as in_doubt from messages"
             f" where route = :route and state in {_OPEN} and not {IN_DOUBT} and not {_taken(ledger, leased_for)}"
         ),
         {"route": route},

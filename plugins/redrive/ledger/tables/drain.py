@@ -48,9 +48,10 @@ staging_batches = Table(
     Column("removed_at", Instant),  # the file is gone: abandoned, or past retention
     # The file without a row that this batch is a copy of: what is in it may have been redelivered since.
     Column("adopted_from", sa.Text),
-    # open: being written, settles nothing.  recorded: durable, may be settled.  settled: the source is done
-    # with it.  abandoned: its writer vanished or was too slow; its rows were never recorded;
-    # or, with recorded_at, a person gave it up as its file was lost before it was loaded.
+    # open: being written, settles nothing.  recorded: durable; its copies may be settled, though nobody was told.
+    # settled: the source is done with settled_copies of it; with none where it refused.  abandoned: its writer
+    # vanished or was too slow; its rows were never recorded; or, with recorded_at, a person gave it up as its file was
+    # lost before it was loaded.
     one_of("state", "open", "recorded", "settled", "abandoned"),
     one_of("kind", "dead_letter", "delay"),
     Index("ix_staging_batches_route_state", "route", "state"),
