@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,10 @@ LAG = timedelta(minutes=1)
 SOURCE = {"queue": "orders-dlq", "kind": "dead_letter", "lease": "2s", "max_deliveries": 3}
 
 
+class Killed(BaseException):
+    """A process is gone, and with it all that it knew."""
+
+
 class LateBroker(MemoryBroker):
     """Its depths are those of an earlier moment: ``counted`` of a queue, where that is given."""
 
@@ -27,10 +31,13 @@ class LateBroker(MemoryBroker):
         super().__init__(workshop.world)
         self.capabilities = replace(MEMORY_CAPABILITIES, depth_lag=LAG)
         self.counted: dict[str, int] = {}
+        self.hides_held = False  # what somebody holds is in none of its counts
         self.waits: list[timedelta] = []
 
     def depth(self, queue: str) -> Depth:
         now = super().depth(queue)
+        if self.hides_held:
+            now = now._replace(in_flight=0)
         return Depth(self.counted[queue], 0, 0) if queue in self.counted else now
 
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
@@ -82,6 +89,104 @@ def test_a_source_is_known_up_to_the_lag_before_the_run(workshop: Workshop) -> N
     workshop.cycle()
     [(drained_to,)] = workshop.query("select drained_to from source_state")
     assert parse_instant(drained_to) == before - LAG
+
+
+def drained_to(workshop: Workshop) -> datetime | None:
+    rows = workshop.query("select drained_to from source_state where source = 'orders-dlq'")
+    return parse_instant(rows[0][0]) if rows else None
+
+
+def hold(workshop: Workshop) -> None:
+    """Somebody receives all that is there, and looks at it for long."""
+    taken = MemoryBroker(workshop.world).receive("orders-dlq", limit=10, wait=timedelta(0), lease=timedelta(hours=2))
+    assert taken
+
+
+def test_a_count_of_nothing_does_not_take_back_what_the_first_look_saw_held(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was in flight before the run received anything; after an empty receive it is in none of the counts."""
+    workshop.die("a")
+    hold(workshop)
+    broker = broker_of(workshop)
+    receive = broker.receive
+
+    def then_counts_nothing(*queue: Any, **how: Any) -> list[Received]:
+        broker.counted["orders-dlq"] = 0
+        return receive(*queue, **how)
+
+    monkeypatch.setattr(broker, "receive", then_counts_nothing)
+    workshop.cycle()
+    assert drained_to(workshop) is None
+
+
+def test_what_was_counted_and_did_not_come_is_not_gone_by_a_count_of_nothing(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody took it between the first look and the receive, and no count says so yet."""
+    workshop.die("a")
+    broker = broker_of(workshop)
+    receive = broker.receive
+
+    def is_faster(*queue: Any, **how: Any) -> list[Received]:
+        if "orders-dlq" not in broker.counted:
+            broker.counted["orders-dlq"] = 0
+            hold(workshop)
+        return receive(*queue, **how)
+
+    monkeypatch.setattr(broker, "receive", is_faster)
+    workshop.cycle()
+    assert drained_to(workshop) is None
+
+
+def test_what_a_dead_run_holds_is_remembered_where_no_count_says_so(workshop: Workshop) -> None:
+    workshop.die("a")
+    workshop.advance(minutes=10)
+    broker = broker_of(workshop)
+    broker.hides_held = True
+    dead, receive = workshop.begin(), broker.receive
+
+    def deadly(*queue: Any, **how: Any) -> list[Received]:
+        receive(*queue, **how)
+        raise Killed
+
+    broker.receive = deadly  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        pipeline.drain(workshop.settings, dead, **workshop.options())
+    broker.receive = receive  # type: ignore[method-assign]
+    workshop.advance(seconds=70)  # its lease of the route is over, that of the copy is not
+    workshop.cycle()
+    assert drained_to(workshop) is None
+    workshop.advance(hours=1)
+    at = workshop.now()
+    assert workshop.cycle()["new"] == 1
+    assert drained_to(workshop) == at - LAG
+
+
+def test_an_estimate_of_nothing_held_counts_once_an_earlier_run_saw_it_too(workshop: Workshop) -> None:
+    broker = broker_of(workshop)
+    broker.capabilities = replace(broker.capabilities, zeros_apart=timedelta(minutes=2))
+    workshop.die("a")
+    hold(workshop)
+    workshop.cycle()
+    broker.hides_held = True  # for a moment
+    workshop.advance(minutes=10)
+    workshop.cycle()
+    assert drained_to(workshop) is None
+    broker.hides_held = False
+    workshop.advance(minutes=10)
+    workshop.cycle()
+    workshop.advance(hours=2)
+    assert workshop.cycle()["new"] == 1
+    assert drained_to(workshop) is None, "for the first time since"
+    workshop.advance(minutes=1)
+    workshop.cycle()
+    assert drained_to(workshop) is None, "too soon after it"
+    for _ in range(3):
+        workshop.advance(minutes=1)
+        at = workshop.now()
+        workshop.cycle()
+        assert drained_to(workshop) == at - LAG
 
 
 def test_an_outcome_waits_until_destination_and_source_are_known_beyond_it(workshop: Workshop) -> None:

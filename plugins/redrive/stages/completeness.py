@@ -11,7 +11,8 @@ How it is known depends on what the broker tells of a source:
   When nothing was in flight then, and the run has settled as many copies as it counted, and a shard has seen that
   nothing more came, the source is complete. Copies that were settled count once, whichever try of a task settled them.
   A shard that began and did not end, or began twice, may have left copies leased, so that run proves nothing by its
-  counts.
+  counts. What tells late may not tell what an earlier run that died has leased, so its leases have to be over; and an
+  estimate may say by itself that nothing is in flight, so an earlier run's first look has to have said so too.
 - No depth: every shard had its quiet receives, and nobody of the route could hold any meanwhile. Every drain that began
   in this run has ended, and the leases of an earlier one that may have died were over before.
 
@@ -53,10 +54,26 @@ def drained_to(context: Context) -> dict[str, datetime]:
             else:
                 quiet = counts_out(context, queue) or counts.get(NOTHING_MORE + queue, 0) > 0
                 complete = each or (quiet and batches.settled_by(connection, context.lease, queue) >= look.total)
+                if complete and lag:
+                    complete = _looks_agree(context, queue, look) and _nobody_may_hold(context, connection, queue, look)
             if complete or counts.get(PROVED + queue, 0) > 0:
                 before = context.run.started_at - lag
                 found[queue] = min(before, look.as_of) if look is not None and look.as_of is not None else before
     return found
+
+
+def _looks_agree(context: Context, queue: str, look: FirstLook) -> bool:
+    """Whether the first looks of runs have said for long enough that nobody holds any; never decided by waiting for
+    another look, which the next run takes anyway."""
+    apart = context.broker.capabilities_for(queue).zeros_apart
+    if look.at is not None and look.free_since is not None and look.at - look.free_since >= apart:
+        return True
+    log.info(
+        "%s: nothing is in flight there by a first estimate: a run in %d s or later can prove that nothing is left",
+        queue,
+        apart.total_seconds(),
+    )
+    return False
 
 
 def _nobody_may_hold(context: Context, connection: Connection, queue: str, look: FirstLook) -> bool:

@@ -77,16 +77,18 @@ class SourceEnd:
     def note(self, first: Depth, left: Depth | None, limit: int) -> None:
         """Whether the source, which began with ``first``, is drained to its end; ``left`` was seen after receives had
         brought nothing."""
-        if left is not None and left.total is not None and left.total == (left.delayed or 0):
+        empty = left is not None and left.total is not None and left.total == (left.delayed or 0)
+        if empty and not self._lag:
             self.complete = True
             self.proved = first.as_of is None  # parts of different age may overlook what another shard holds
         elif not self._is_late(first):
             self.complete = self.proved = self._is_counted_out(first) or self._nothing_is_left(limit)
         elif left is not None:
             self.nothing_more = self._has_nothing_more(limit)
+            # A late count of nothing is one more estimate: what somebody holds may be in none of its parts.
+            self.complete = empty and self.nothing_more and self._all_came(first)
         else:
-            drained_all = first.total is not None and self._drain.drained >= first.total
-            self.complete = self.nothing_more = drained_all and self._has_nothing_more(limit)
+            self.complete = self.nothing_more = self._all_came(first) and self._has_nothing_more(limit)
 
     def note_look(self, depth: Depth) -> None:
         """Where later looks can't tell what this run's shards hold from what others do, the first one has to; where no
@@ -107,14 +109,17 @@ class SourceEnd:
             leased_for=min(context.route.drain.lease, can.max_lease or timedelta.max),
             now=context.now(),
         )
-        self._looked, self._began = True, total is None
+        self._looked, self._began = True, total is None or bool(self._lag)
 
     def note_end(self) -> None:
-        """This shard holds nothing of the source any more; written down at once where no later look could tell."""
+        """This shard holds nothing of the source any more; written down at once where a later look may not tell."""
         self.ended = self._looked
         if self._began:
             context = self._context
             first_looks.end(context.ledger, context.lease, self._source.queue, shard=self._shard, now=context.now())
+
+    def _all_came(self, first: Depth) -> bool:
+        return first.total is not None and self._drain.drained >= first.total
 
     def _is_late(self, depth: Depth) -> bool:
         return bool(self._lag) or depth.as_of is not None

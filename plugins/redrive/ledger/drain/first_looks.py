@@ -4,7 +4,8 @@ Each shard looks, writes its look, and receives only then; the first that was wr
 the run itself holds, whichever shard was first and whatever their clocks say.
 
 Where the broker tells no depth a look shows nothing, but that a shard began is written all the same, and at its end
-that it holds nothing any more. A beginning without an end is a drain that may have died with copies leased.
+that it holds nothing any more. A beginning without an end is a drain that may have died with copies leased. So it is
+where the broker tells its depth late.
 """
 
 import json
@@ -15,9 +16,12 @@ from sqlalchemy.engine import Connection
 
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.predicates import HERE
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.settings import LONGEST_LEASE
 
+#: So many runs before this one may not have looked at a source, and what was known of it counts on.
+_LOOKED_THROUGH = 20
 #: Its place among the counts of the run; no stage has this name.
 _PLACE = "looks"
 
@@ -32,6 +36,7 @@ class FirstLook(NamedTuple):
     began_again: bool  # a shard began twice: what its first try received may still be leased
     at: datetime | None  # when the first shard wrote it
     left_open: bool  # a try of a shard did not end well: what it received may still be leased
+    free_since: datetime | None  # from then on each run's first look said that nobody holds any; this one too
 
 
 class MayHold(NamedTuple):
@@ -69,9 +74,28 @@ def note(
             "ended": [],
         }
         kept = counts.setdefault(_PLACE, {}).setdefault("sources", {}).setdefault(source, look)
+        if kept is look and total is not None:
+            look["system"] = tx.execute(sql(f"select {HERE}")).scalar_one()
+            look["free_since"] = (_free_since(tx, source, look["system"]) or now) if in_flight == 0 else None
         kept["shards"].append(shard)
         kept["leased_seconds"] = max(kept.get("leased_seconds", 0), leased_for.total_seconds())
         _keep(tx, counts)
+
+
+def _free_since(tx: RunTransaction, source: str, system: str) -> str | None:
+    """What the last earlier run noted that looked at ``source``, if that was of the same ``system``."""
+    rows = tx.execute(
+        sql(
+            "select counts from runs where route = :route and fence < :fence"
+            f" and \"trigger\" not in ('review', 'restore') order by fence desc limit {_LOOKED_THROUGH}"
+        )
+    )
+    for counts in rows.scalars():
+        kept = json.loads(counts).get(_PLACE, {}).get("sources", {}).get(source)
+        if kept is not None:
+            found: str | None = kept.get("free_since") if kept.get("system") == system else None
+            return found
+    return None
 
 
 def end(ledger: Ledger, lease: RouteLease, source: str, *, shard: int, now: datetime) -> None:
@@ -94,6 +118,7 @@ def first(connection: Connection, lease: RouteLease) -> dict[str, FirstLook]:
             len(kept["shards"]) > len(set(kept["shards"])),
             parse_instant(kept.get("at")),
             _left_open(kept),
+            parse_instant(kept.get("free_since")),
         )
         for source, kept in sources.items()
     }
