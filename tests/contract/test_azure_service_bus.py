@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 from azure.servicebus import (
     ServiceBusClient,
     ServiceBusMessage,
@@ -358,6 +359,28 @@ def test_the_dead_letters_of_a_session_queue_are_read_without_sessions(
 
     [received] = take(broker, "orders/$DeadLetterQueue")
     assert received.letter.ordering_key == "customer-7"
+
+
+@pytest.mark.parametrize(
+    ("error", "sent", "asked"),
+    [
+        (ClientAuthenticationError("AADSTS7000222: the secret has expired"), PermissionRefused, PermissionRefused),
+        (ServiceRequestError("login.microsoftonline.com: no route"), NothingSent, BrokerUnavailable),
+    ],
+    ids=["refused", "away"],
+)
+def test_without_a_token_nothing_is_sent_and_it_is_said_why(
+    bus: ServiceBusStandIn, broker: AzureServiceBus, error: Exception, sent: type[Exception], asked: type[Exception]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    bus.queue("orders")
+    broker._namespace._client._credential.get_token = fail  # type: ignore[method-assign,assignment]
+    with pytest.raises(sent, match=str(error)[:20]):
+        broker.publish("orders", [outgoing()])
+    with pytest.raises(asked, match=str(error)[:20]):
+        broker.receive("orders", limit=1, wait=NO_WAIT, lease=LEASE)
 
 
 def test_nobody_can_send_to_a_dead_letter_queue(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:

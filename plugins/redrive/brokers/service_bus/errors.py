@@ -1,6 +1,6 @@
 """What the SDK's errors mean for us: which error of ours each is, whether it may pass, and what became of a send."""
 
-from azure.core.exceptions import AzureError
+from azure.core.exceptions import AzureError, ClientAuthenticationError, ServiceRequestError, ServiceResponseError
 from azure.servicebus import exceptions as sdk
 from azure.servicebus._pyamqp.error import AMQPException, MessageException
 
@@ -20,6 +20,7 @@ _UNREACHABLE = (
 )
 _REFUSED = (sdk.ServiceBusAuthenticationError, sdk.ServiceBusAuthorizationError)
 _LOST = (sdk.ServiceBusConnectionError, sdk.ServiceBusCommunicationError, sdk.OperationTimeoutError)
+_NO_ANSWER = (ServiceRequestError, ServiceResponseError)
 #: The entity says no to everything for now.
 _ENTITY = (
     *(sdk.MessagingEntityNotFoundError, sdk.MessagingEntityDisabledError, sdk.ServiceBusQuotaExceededError),
@@ -34,9 +35,11 @@ def known_error(action: str, queue: str, error: BaseException, service: str) -> 
     text = f"{action} on queue {queue}: {_words(error)}"
     if isinstance(error, sdk.MessagingEntityNotFoundError):
         return QueueMissing(text)
-    if isinstance(error, _REFUSED):
+    # What Entra answers where a token is asked for, the SDK wraps without a class of its own.
+    token = getattr(error, "inner_exception", None)
+    if isinstance(error, _REFUSED) or isinstance(token, ClientAuthenticationError):
         return PermissionRefused(text)
-    if isinstance(error, _UNREACHABLE) or may_pass(error):
+    if isinstance(error, _UNREACHABLE) or may_pass(error) or isinstance(token, _NO_ANSWER):
         return BrokerUnavailable(f"{action} on queue {queue}: {service}: {_words(error)}")
     return BrokerError(text)
 
