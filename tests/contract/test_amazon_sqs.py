@@ -522,6 +522,18 @@ def test_deletions_of_which_one_has_no_answer_are_not_said_to_be_refused(
         broker.settle("orders-dlq", [f"r-{number}" for number in range(20)])
 
 
+def test_a_deletion_that_is_refused_when_it_is_made_again_may_have_been_done(
+    script: ScriptedSqs, broker: AmazonSqs
+) -> None:
+    script.then("DeleteMessageBatch", Drop())
+    script.always["DeleteMessageBatch"] = Refuse("AccessDenied", 403)
+
+    with pytest.raises(BrokerUnavailable, match="AccessDenied"):
+        broker.settle("orders-dlq", ["r-1"])
+    with pytest.raises(PermissionRefused):
+        broker.settle("orders-dlq", ["r-1"])
+
+
 def test_what_is_too_large_for_a_proxy_is_found(script: ScriptedSqs, broker: AmazonSqs) -> None:
     def too_large(request: dict[str, list[dict[str, str]]]) -> dict[str, object] | Proxy:
         return Proxy(413) if any(e["MessageBody"] == "3" for e in request["Entries"]) else all_sent(request)

@@ -40,7 +40,7 @@ from redrive.brokers.service_bus.adapter import AzureServiceBus
 from redrive.brokers.service_bus.amqp_values import MAX_PROPERTY_BYTES, Encoded
 from redrive.brokers.service_bus.clients import clients
 from redrive.brokers.service_bus.kind import FAILURE_HEADERS
-from redrive.brokers.service_bus.links import OUTCOME_TIMEOUT
+from redrive.brokers.service_bus.links import OUTCOME_TIMEOUT, Receiver
 from redrive.brokers.service_bus.message import Address, message_id_of
 from redrive.connections.lookup import parse
 from redrive.errors import BrokerUnavailable, NothingSent, PermissionRefused, QueueMissing, SettingsError
@@ -381,6 +381,19 @@ def test_without_a_token_nothing_is_sent_and_it_is_said_why(
         broker.publish("orders", [outgoing()])
     with pytest.raises(asked, match=str(error)[:20]):
         broker.receive("orders", limit=1, wait=NO_WAIT, lease=LEASE)
+
+
+def test_a_settle_that_ends_without_a_token_is_not_said_to_be_refused(
+    bus: ServiceBusStandIn, broker: AzureServiceBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link broke, maybe behind completions that have no answer; a refusal would say that nothing was settled."""
+    error = sdk.ServiceBusError("Handler failed", error=ClientAuthenticationError("AADSTS7000222: expired"))
+    bus.queue("orders")
+    broker.publish("orders", [outgoing()])
+    [received] = take(broker, "orders")
+    monkeypatch.setattr(Receiver, "complete", lambda _, messages: iter([error] * len(messages)))
+    with pytest.raises(BrokerUnavailable, match="Handler failed"):
+        broker.settle("orders", [received.receipt])
 
 
 def test_nobody_can_send_to_a_dead_letter_queue(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:

@@ -226,6 +226,8 @@ class Receiving:
                         continue
                 lane.held.discard(receipt)  # gone, or its lock is lost and it is somebody else's
         if unreachable is not None and not done:
+            if isinstance(unreachable, PermissionRefused):  # maybe of a new link, after one that broke with no answer
+                raise BrokerUnavailable(unreachable.detail) from unreachable
             raise unreachable
         return failures
 

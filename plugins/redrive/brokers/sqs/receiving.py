@@ -16,7 +16,7 @@ from redrive.brokers.retries import until
 from redrive.brokers.sqs.calls import Calls
 from redrive.brokers.sqs.errors import SILENCE, lasting
 from redrive.brokers.sqs.message import BATCH, MAX_LEASE, MAX_WAIT, account_of, is_fifo, queue_of_arn, received
-from redrive.errors import BrokerError, PermissionRefused, QueueMissing
+from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 from redrive.message import Received, bytes_of
 
 
@@ -139,6 +139,7 @@ class Receiver:
             return self._until_settled(action, queue, url, batch, fields)
 
         batches = [receipts[at : at + BATCH] for at in range(0, len(receipts), BATCH)]
+        asked_before = self._calls.requests[action]
         failures: list[tuple[object, str]] = []
         errors: list[BrokerError] = []
         results = self._calls.together(lambda batch: _attempt(one, batch), batches)
@@ -149,8 +150,12 @@ class Receiver:
             else:
                 failures += result
         if len(errors) == len(batches):
-            # Of a request whose answer is lost nobody knows what became of it.
-            raise next((one for one in errors if not isinstance(one, PermissionRefused | QueueMissing)), errors[0])
+            # Of a request whose answer is lost nobody knows what became of it, also where it is refused when it is made
+            # again.
+            lost = next((one for one in errors if not isinstance(one, PermissionRefused | QueueMissing)), None)
+            if lost is None and self._calls.requests[action] - asked_before > len(batches):
+                lost = BrokerUnavailable(errors[0].detail)
+            raise lost or errors[0]
         return failures
 
     def _until_settled(
