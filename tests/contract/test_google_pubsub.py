@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import google.api_core.exceptions as api
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -570,6 +572,26 @@ def test_a_lease_begins_before_the_answer_to_a_pull_has_come(
 
     assert pubsub.settle(queue, [one.receipt]).count == settled
     assert len(world.peek(subscription(queue))) == 1 - settled
+
+
+def test_an_ack_whose_answer_was_lost_and_that_is_refused_then_may_have_been_done(
+    pubsub: GooglePubSub, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a refusal a restore concludes that the subscription has the messages."""
+    queue = operator.queue()
+    pubsub.publish(queue, [outgoing()])
+    [one] = pubsub.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)
+    acknowledge, answers = pubsub._clients.subscriber.acknowledge, iter([api.ServiceUnavailable("gone")])
+
+    def lost(**call: Any) -> Any:
+        acknowledge(**call)
+        raise next(answers, api.PermissionDenied("revoked meanwhile"))
+
+    monkeypatch.setattr(pubsub._clients.subscriber, "acknowledge", lost)
+    with pytest.raises(BrokerUnavailable):
+        pubsub.settle(queue, [one.receipt])
+    with pytest.raises(PermissionRefused):
+        pubsub.settle(queue, [one.receipt])
 
 
 def test_an_extension_after_the_end_does_not_bring_a_lease_back(

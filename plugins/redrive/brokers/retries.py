@@ -5,10 +5,12 @@ Only what may safely be repeated comes here. A send whose answer is lost never d
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import tenacity
+
+from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 
 Result = TypeVar("Result")
 
@@ -68,3 +70,10 @@ def _pace(policy: RetryPolicy, away: Callable[[BaseException], bool], sleep: Cal
 
     wait = tenacity.wait_random_exponential(multiplier=policy.first, max=policy.longest)
     return {"wait": wait, "stop": enough, "sleep": sleep}
+
+
+def of_all(errors: Sequence[BrokerError], *, repeated: bool) -> BrokerError:
+    """What is raised where each request of several failed. Of one whose answer is lost nobody knows what became of it,
+    also where it was ``repeated`` and refused then: a refusal is only what was refused each time."""
+    unsure = next((one for one in errors if not isinstance(one, PermissionRefused | QueueMissing)), None)
+    return unsure or (BrokerUnavailable(errors[0].detail) if repeated else errors[0])

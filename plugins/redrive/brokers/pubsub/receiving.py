@@ -19,7 +19,7 @@ from redrive.brokers.pubsub.errors import PartlyRefused, known_error
 from redrive.brokers.pubsub.kind import BATCH, MAX_LEASE
 from redrive.brokers.pubsub.message import LEAST_LEASE, full_name, is_full, may_exist, received, short_name
 from redrive.brokers.pubsub.names import Names
-from redrive.brokers.retries import until
+from redrive.brokers.retries import of_all, until
 from redrive.errors import BrokerError, BrokerUnavailable
 from redrive.message import Received, bytes_of
 
@@ -159,6 +159,7 @@ class Receiver:
         failures: list[tuple[object, str]] = []
         errors: list[BrokerError] = []
         batches = [receipts[at : at + BATCH] for at in range(0, len(receipts), BATCH)]
+        asked_before = self._calls.requests["Acknowledge"]
         for batch in batches:
             try:
                 refused = self._acknowledge(queue, name, batch)
@@ -172,7 +173,7 @@ class Receiver:
                 elif self._leases.pop(receipt, -math.inf) <= now:
                     failures.append((receipt, "it was released, or its lease ended before the ack: it may come again"))
         if len(errors) == len(batches):
-            raise errors[0]
+            raise of_all(errors, repeated=self._calls.requests["Acknowledge"] - asked_before > len(batches))
         return Settled(len(receipts) - len(failures), tuple(failures))
 
     def _acknowledge(self, queue: str, name: str, receipts: Sequence[object]) -> dict[object, str]:

@@ -12,11 +12,11 @@ from datetime import timedelta
 from typing import Any
 
 from redrive.brokers.base import RECEIVE_BYTES, Settled
-from redrive.brokers.retries import until
+from redrive.brokers.retries import of_all, until
 from redrive.brokers.sqs.calls import Calls
 from redrive.brokers.sqs.errors import SILENCE, lasting
 from redrive.brokers.sqs.message import BATCH, MAX_LEASE, MAX_WAIT, account_of, is_fifo, queue_of_arn, received
-from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
+from redrive.errors import BrokerError, PermissionRefused, QueueMissing
 from redrive.message import Received, bytes_of
 
 
@@ -150,12 +150,7 @@ class Receiver:
             else:
                 failures += result
         if len(errors) == len(batches):
-            # Of a request whose answer is lost nobody knows what became of it, also where it is refused when it is made
-            # again.
-            lost = next((one for one in errors if not isinstance(one, PermissionRefused | QueueMissing)), None)
-            if lost is None and self._calls.requests[action] - asked_before > len(batches):
-                lost = BrokerUnavailable(errors[0].detail)
-            raise lost or errors[0]
+            raise of_all(errors, repeated=self._calls.requests[action] - asked_before > len(batches))
         return failures
 
     def _until_settled(
