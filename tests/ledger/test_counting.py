@@ -1,5 +1,6 @@
 """Which attempts count for a breaker: nothing is counted by hand, so nothing can be counted twice or forgotten."""
 
+from collections.abc import Hashable
 from datetime import timedelta
 
 from redrive.ledger.delivery import breakers, counting, outcomes
@@ -237,3 +238,55 @@ def test_the_numbers_of_a_stage_are_read_from_its_attempts_alone(plant: Plant) -
         ):
             plan = connection.exec_driver_sql(f"{explain} select * from {view} where route = 'orders'").all()
             assert said.format(index) in str(plan)
+
+
+def let_go(plant: Plant) -> list[dict[Hashable, Outcomes]]:
+    """Of the group's gate, slice by slice; the same of the destination's breaker."""
+    since = plant.now - timedelta(days=7)
+    with plant.ledger.read() as connection:
+        found = breakers.slices_of(connection, "orders", gate(plant), since=since)
+        assert breakers.slices_of(connection, "orders", destination(plant), since=since) == found
+    return found
+
+
+def test_what_an_open_breaker_let_go_is_counted_with_what_is_awaited(plant: Plant) -> None:
+    group = plant.group()
+    plant.gate(group, "open")
+    ids = plant.messages(5, group_id=group)
+    plant.send()
+    plant.begin()
+    plant.messages(3, group_id=group)
+    plant.send()
+    plant.load(coming_back(plant, ids[1], body=b"body 1", group_id=group))
+    assert let_go(plant) == [{group: Outcomes(5, 0, 1)}, {group: Outcomes(3, 0, 0)}]
+    counting.remember(plant.ledger, plant.lease, 0, plant.now)
+    assert let_go(plant)[0] == {group: Outcomes(5, 0, 1)}, "what is watched is not forgotten"
+    stay(plant)
+    plant.messages(2, group_id=group)
+    plant.send()
+    assert let_go(plant) == [{group: Outcomes(7, 7, 0)}, {group: Outcomes(3, 0, 0)}], "the rest it had forgotten"
+    plant.now += timedelta(days=8)
+    assert let_go(plant) == [{group: Outcomes(7, 7, 0)}], "nobody learns of the others any more"
+
+
+def test_of_what_nobody_watches_any_more_nothing_is_awaited(plant: Plant) -> None:
+    group = plant.group()
+    plant.gate(group, "open")
+    plant.messages(5, group_id=group)
+    plant.send()
+    with plant.ledger.under(plant.lease, plant.now) as tx:
+        assert outcomes.lose_sight(tx, until_fence=plant.lease.fence, reason="why") == 5
+    assert let_go(plant) == []
+
+
+def test_what_comes_back_late_is_counted_with_all_of_its_slice(plant: Plant) -> None:
+    group = plant.group()
+    plant.gate(group, "ramp", allowed=200)
+    ids = plant.messages(5, group_id=group)
+    plant.send()
+    stay(plant)
+    step(plant, gate(plant), Stage.OPEN)
+    step(plant, destination(plant), Stage.OPEN)
+    plant.load(coming_back(plant, ids[0], group_id=group))
+    assert plant.rows(COUNTS) == [("open", 1, 0, 1)]
+    assert let_go(plant) == [{group: Outcomes(5, 4, 1)}]

@@ -299,3 +299,32 @@ def test_the_command_line_shows_it_and_releases_it(tmp_path: Path, monkeypatch: 
     assert "orders gets messages again" in released.output
     wrong = runner.invoke(app.app, ["release", "orders"])
     assert "say what to release" in str(wrong.exception)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_few_of_many_that_come_back_before_the_rest_can_be_known_stop_nothing(tmp_path: Path, groups: int) -> None:
+    shop = Workshop(tmp_path, **BREAKER)
+    fail(shop, groups, 240 // groups)
+    assert shop.cycle()["redelivered"] == 240
+    shop.consume(lambda letter: the_error(letter) if letter.body.endswith(b"7") else None)
+    shop.advance(minutes=1)
+    assert shop.cycle()["returned"] == 24
+    assert stages(shop) == {"orders": "open"}
+    assert {stage for (stage,) in shop.query("select stage from group_state")} == {"open"}
+    shop.advance(minutes=30)
+    shop.cycle()
+    assert sent(shop) == 264
+    assert shop.audit() == []
+
+
+def test_a_group_that_comes_back_whole_is_stopped_although_most_of_it_is_awaited(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, **BREAKER, deliver={"slice": 60})
+    fail(shop, 1, 240)
+    assert shop.cycle()["redelivered"] == 240
+    taken = iter(range(1000))
+    shop.consume(lambda letter: the_error(letter) if next(taken) < 40 else None)
+    shop.advance(minutes=1)
+    assert shop.cycle()["returned"] == 40
+    assert shop.query("select stage, reason from group_state") == [
+        ("tripped", "40 of 60 came back, and 20 are awaited.")
+    ]

@@ -117,6 +117,38 @@ def test_what_does_not_go_away_by_itself_fails_and_waits_for_a_person(stage: str
     assert taken == Step(Stage.FAILED, 0, "40 of 40 came back.", 1)
 
 
+#: What an open gate let go, slice by slice: (sent, stayed, returned).
+OPENED = {
+    "few of many fail at once": ([(10_000, 0, 300)], None),
+    "few of each slice do": ([(1000, 0, 30)] * 10, None),
+    "all come back, and the first slice shows it": (
+        [(1000, 0, 501), *[(1000, 0, 0)] * 9],
+        "501 of 1000 came back, and 499 are awaited.",
+    ),
+    "all come back, a few of each slice at a time": ([(1000, 0, 500)] * 10, None),
+    "it was well until a while ago": (
+        [(100_000, 0, 0), (100, 90, 10), *[(40, 0, 25)] * 3],
+        "75 of 120 came back, and 45 are awaited.",
+    ),
+    "what is known is enough whatever is awaited": ([(20, 5, 15), (5000, 0, 0)], "15 of 20 came back."),
+    "too few are known": ([(30, 0, 19)], None),
+    "a small group of which most came back": ([(15, 0, 10), (15, 0, 10)], "20 of 30 came back, and 10 are awaited."),
+    "a small group of which most are awaited": ([(30, 0, 15), (30, 0, 5)], None),
+    "one by one, and those that came back are known first": ([(1, 0, n % 3 == 0) for n in range(300)], None),
+    "one late return of each of many slices that stayed away": ([(200, 199, 1)] * 30, None),
+}
+
+
+@pytest.mark.parametrize(("sent", "reason"), OPENED.values(), ids=OPENED.keys())
+def test_an_open_gate_compares_returns_with_all_that_was_sent(
+    sent: list[tuple[int, int, int]], reason: str | None
+) -> None:
+    slices: gates.Slices = [{7: Outcomes(*one)} for one in sent]
+    known = counts("open", sent=100, stayed=20, returned=80)  # as it remembers them
+    taken = gates.step(known, RULES, passing=True, now=NOW, slices=slices)
+    assert (taken.reason if taken else None) == reason
+
+
 def test_without_a_canary_half_open_is_a_small_ramp() -> None:
     rules = Rules(False, 0, 1.0, 0.0, 0.5, 20, COOL)
     assert gates.step(counts("tripped", cool_down_until=NOW), rules, passing=True, now=NOW) == Step(
@@ -193,6 +225,25 @@ def test_a_destination_trips_when_no_single_group_is_to_blame(seen: list[Outcome
     taken = step_destination("open", seen, trips=2)
     assert taken is not None
     assert (taken.stage, taken.trips, taken.cool_down_until) == ("tripped", 3, NOW + 4 * COOL)
+
+
+@pytest.mark.parametrize(
+    ("slices", "reason"),
+    [
+        ([{1: Outcomes(2000, 0, 20), 2: Outcomes(500, 0, 15), None: Outcomes(10, 0, 0)}], None),
+        ([{1: Outcomes(100, 0, 90), 2: Outcomes(100, 0, 40)}], None),
+        (
+            [{1: Outcomes(100, 0, 90), 2: Outcomes(100, 0, 60)}, {3: Outcomes(1000, 0, 0)}],
+            "150 of 200 came back, and 50 are awaited, of several groups.",
+        ),
+    ],
+    ids=["few of all", "one group is to blame", "most of several"],
+)
+def test_a_destination_compares_returns_with_all_that_was_sent(slices: gates.Slices, reason: str | None) -> None:
+    known = [Outcomes(20, 0, 20), Outcomes(15, 0, 15)]
+    seen = counts("open", sent=35, returned=35, allowed=0)
+    taken = gates.step_destination(seen, known, RULES, now=NOW, slices=slices)
+    assert (taken.reason if taken else None) == reason
 
 
 def test_a_tripped_destination_is_tried_with_a_few_after_its_cool_down() -> None:

@@ -14,9 +14,9 @@ from sqlalchemy.engine import Connection
 
 from redrive.classification.causes import Cause, Verdict
 from redrive.ledger import leases, table_statistics
-from redrive.ledger.delivery import breakers, consumers, counting, holding, planning
+from redrive.ledger.delivery import breakers, consumers, counting, holding, in_flight, planning
 from redrive.ledger.delivery.aiming import refuse_lost
-from redrive.ledger.delivery.breakers import GroupGate
+from redrive.ledger.delivery.breakers import DestinationGate, GroupGate
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.drain import horizon
@@ -126,10 +126,26 @@ def gate_rules(route: Route) -> gates.Rules:
     )
 
 
-def step_of(gate: GroupGate, rules: gates.Rules, verdicts: Mapping[Cause, Verdict], now: datetime) -> gates.Step | None:
+def step_of(
+    connection: Connection,
+    route: str,
+    gate: GroupGate,
+    rules: gates.Rules,
+    verdicts: Mapping[Cause, Verdict],
+    now: datetime,
+) -> gates.Step | None:
     """The step that a group's gate takes at the next plan, by what is known; None when it stays."""
     passing = gate.released == 0 and next_step.is_automatic(Cause(gate.cause), verdicts)
-    return gates.step(gate, rules, passing=passing, now=now)
+    return gates.step(gate, rules, passing=passing, now=now, slices=_slices(connection, route, gate, rules, now))
+
+
+def _slices(
+    connection: Connection, route: str, gate: GroupGate | DestinationGate, rules: gates.Rules, now: datetime
+) -> gates.Slices | None:
+    """What it let go, where that is to be looked at."""
+    if not gates.in_question(gate, rules):
+        return None
+    return breakers.slices_of(connection, route, gate, since=now - in_flight.KEPT)
 
 
 def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
@@ -138,10 +154,10 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
     overrides = policy_limits(context.route).verdicts
     with ledger.read() as connection:
         current = breakers.of_groups(connection, context.name)
+        steps = [step_of(connection, context.name, gate, rules, overrides, now) for gate in current]
     hold: dict[GroupGate, str] = {}
     to_people: dict[GroupGate, str] = {}
-    for gate in current:
-        taken = step_of(gate, rules, overrides, now)
+    for gate, taken in zip(current, steps, strict=True):
         if taken is None:
             if gate.stage == "failed" and gate.waiting + gate.held:  # came in after the canary had failed
                 to_people[gate] = f"The canary of its group failed: {gate.reason}"
@@ -164,8 +180,13 @@ def _step_destinations(context: Context, rules: gates.Rules) -> int:
     now, stopped = context.now(), 0
     with context.ledger.read() as connection:
         current = breakers.of_destinations(connection, context.name)
-    for gate in current:
-        taken = gates.step_destination(gate, gate.outcomes, rules, now=now)
+        steps = [
+            gates.step_destination(
+                gate, gate.outcomes, rules, now=now, slices=_slices(connection, context.name, gate, rules, now)
+            )
+            for gate in current
+        ]
+    for gate, taken in zip(current, steps, strict=True):
         if taken is None:
             continue
         moved = breakers.take_step(context.ledger, context.lease, gate, taken, now)

@@ -72,7 +72,10 @@ def preview(
             seen.look(ledger, route, selection, now)
         with ledger.read() as connection:
             current = [_begun(gate, rules) for gate in breakers.of_groups(connection, route)]
-            behind = {gate.group_id: _Gate(gate, plan.step_of(gate, rules, limits.verdicts, now)) for gate in current}
+            behind = {
+                gate.group_id: _Gate(gate, plan.step_of(connection, route, gate, rules, limits.verdicts, now))
+                for gate in current
+            }
             staged = batches.unloaded(connection, route)
             mask = redactor(known)
             templates = {group: mask(text) for group, text in dry_run.templates(connection, route).items()}

@@ -8,7 +8,7 @@ several do says something of the destination.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -177,6 +177,73 @@ def of_destinations(connection: Connection, route: str) -> list[DestinationGate]
         )
         for row in connection.execute(sql(_DESTINATIONS), {"route": route}).all()
     ]
+
+
+#: What an open breaker let go, slice by slice, each by group. What is awaited counts for no stage yet: it is counted in
+#: the slices of the stage that are watched, as long as anybody may learn of it. Of slices from before the stage of
+#: which something came back late all that is known is counted, and of the others of the stage what the breaker
+#: remembers, together and first.
+_SLICES = f"""
+with breaker as (select * from breakers where stage_id = :stage_id),
+
+seen as (
+    select slice_id from delivery_slices
+    where
+        route = :route and observed_at is null and claimed_at > :since_at
+        and slice_id > (select stage_slice from breaker)
+    union
+    select slice_id from redelivery_attempts attempts
+    where
+        {{column}} = :stage_id and outcome = 'returned' and {COUNTS}
+        and slice_id <= (select stage_slice from breaker)
+),
+
+counted as (
+    select attempts.slice_id, attempts.group_id, attempts.outcome
+    from redelivery_attempts attempts
+    inner join delivery_slices slices on slices.slice_id = attempts.slice_id
+    where
+        attempts.slice_id in (select slice_id from seen) and {{of_breaker}} and {COUNTS}
+        and (attempts.outcome is not null or attempts.sent_at is not null and slices.observed_at is null)
+    union all
+    select 0 as slice_id, attempts.group_id, attempts.outcome
+    from redelivery_attempts attempts
+    inner join delivery_slices slices on slices.slice_id = attempts.slice_id
+    where
+        attempts.{{column}} = :stage_id and slices.observed_at is not null
+        and attempts.slice_id > (select stage_slice from breaker) and {COUNTS}
+)
+
+select
+    slice_id,
+    group_id,
+    count(*) as sent,
+    count(case when outcome in ('presumed', 'confirmed') then 1 end) as stayed,
+    count(case when outcome = 'returned' then 1 end) as returned
+from counted
+group by slice_id, group_id
+order by slice_id, group_id
+"""
+
+
+def slices_of(
+    connection: Connection, route: str, breaker: GroupGate | DestinationGate, *, since: datetime
+) -> list[dict[Hashable, Outcomes]]:
+    """What an open breaker let go at its stage, slice by slice, each by group. What is awaited of slices that were
+    claimed before ``since`` is left out, and with it what is known of them."""
+    if isinstance(breaker, GroupGate):
+        column, of_breaker = "group_stage", "attempts.group_id = :group_id"
+        values: dict[str, int | str] = {"group_id": breaker.group_id}
+    else:
+        column, of_breaker = "destination_stage", "attempts.destination = :destination"
+        values = {"destination": breaker.destination}
+    found: dict[int, dict[Hashable, Outcomes]] = defaultdict(dict)
+    for row in connection.execute(
+        sql(_SLICES.format(column=column, of_breaker=of_breaker)),
+        {**values, "route": route, "stage_id": breaker.stage_id, "since_at": since},
+    ):
+        found[row.slice_id][row.group_id] = Outcomes(row.sent, row.stayed, row.returned)
+    return list(found.values())
 
 
 #: The breaker of a destination with the places of its stage that are taken: by what was sent, and by what is claimed.
