@@ -413,6 +413,19 @@ def test_a_look_of_an_earlier_run_whose_clock_is_ahead_proves_nothing(fence: int
     assert (1 in passed([SENT], [Look(at(3), 0, exact=True, fence=fence)])) is (fence is None or proved)
 
 
+def test_a_look_whose_moment_the_broker_told_proves_something_two_minutes_later() -> None:
+    """Its clock and that of the run that sent may differ, whichever run looked."""
+    assert passed([SENT], [Look(at(1), 0, exact=True, fence=8, told=True)]) == {}
+    assert passed([SENT], [Look(at(3), 0, exact=True, fence=8, told=True)]) == {1: at(3)}
+
+
+def test_sends_near_a_look_whose_moment_the_broker_told_are_not_added_to_it() -> None:
+    seen = [Look(at(3), 7, exact=True, fence=9, told=True), Look(at(8), 7, exact=True, fence=11, told=True)]
+    assert passed([SENT, Sends(2, at(4.2), at(4.8), 7, None, fence=10)], seen) == {}
+    assert passed([SENT, Sends(2, at(7.2), at(7.8), 7, None, fence=10)], seen) == {}
+    assert passed([SENT, Sends(2, at(5.2), at(5.8), 7, None, fence=10)], seen) == {1: at(8)}
+
+
 @pytest.mark.parametrize(("fence", "proved"), [(6, False), (7, False), (8, True)])
 def test_a_send_of_an_earlier_run_whose_clock_is_ahead_is_no_later_one(fence: int, proved: bool) -> None:
     assert (1 in passed([SENT, Sends(2, at(1), at(1), 5, at(2), fence)], [])) is proved

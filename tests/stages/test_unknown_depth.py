@@ -194,6 +194,22 @@ def test_a_late_depth_counts_from_when_it_was_so(build: Build) -> None:
     assert [datetime.fromisoformat(str(at)).timestamp() * 1e6 for (at,) in seen] == [before]
 
 
+@pytest.mark.parametrize(("ahead", "states"), [(110, {"sent": 1}), (130, {"presumed": 1})])
+def test_a_moment_that_the_broker_tells_counts_once_it_is_later_by_any_clock(
+    build: Build, ahead: float, states: dict[str, int]
+) -> None:
+    """Empty, so many seconds after the send; but the broker's clock may be two minutes ahead of the sender's."""
+    workshop, broker = build(canary="off")
+    workshop.die("a", error=REFUSED)
+    workshop.cycle()
+    after = workshop.time.now + int(ahead * 1_000_000)
+    broker.told = lambda _: Depth(0, 0, 0, as_of=after)
+    for _ in range(3):
+        workshop.advance(minutes=10)
+        workshop.cycle()
+    assert workshop.states() == states
+
+
 def test_no_more_is_in_flight_over_all_runs_than_may_be_where_nothing_is_told(build: Build) -> None:
     """An idle consumer: what run after run sends would pile up there, and nobody would see it."""
     workshop, _ = build(rate={"per_second": 1000, "max_in_flight": 3}, deliver={"slice": 2})
@@ -392,9 +408,10 @@ def test_leases_that_run_out_are_not_made_to_run_out_again(build: Build) -> None
             assert len(workshop.bodies("orders")) == expected
 
 
-def test_a_late_depth_is_topped_up_with_our_own_sends(build: Build) -> None:
+@pytest.mark.parametrize("late", [60, 0, -60], ids=["late", "at once", "by a clock that is ahead"])
+def test_a_late_depth_is_topped_up_with_our_own_sends(build: Build, late: int) -> None:
     workshop, broker = build(rate={"per_second": 1000, "max_in_flight": 5}, deliver={"slice": 2, "run_for": "1s"})
-    broker.told = lambda _: Depth(1, 0, 0, as_of=workshop.time.now - 60_000_000)
+    broker.told = lambda _: Depth(1, 0, 0, as_of=workshop.time.now - late * 1_000_000)
     workshop.die(*"abcdefgh", error=REFUSED)
 
     assert workshop.cycle()["redelivered"] == 4

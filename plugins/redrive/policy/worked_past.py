@@ -72,6 +72,7 @@ class Look(NamedTuple):
     fence: int | None = None  # of the run of ours that looked, before it sent anything; None: another route's
     waiting: int | None = None  # of the depth, what no consumer holds; None: not told apart
     zeros_apart: timedelta = timedelta(0)  # a zero counts once another, so much earlier, said so too
+    told: bool = False  # the broker told the moment, by its own clock
 
     @property
     def since(self) -> datetime:
@@ -82,12 +83,12 @@ class Look(NamedTuple):
     def surely_since(self) -> datetime:
         """The same, whoever's clock is asked. Of a run of ours its fence says what it was before; that doesn't help
         where the depth is late."""
-        return self.since - CLOCKS if self.lag or self.fence is None else self.since
+        return self.since - CLOCKS if self.lag or self.told or self.fence is None else self.since
 
     @property
     def surely_by(self) -> datetime:
         """It was so by then, whoever's clock is asked."""
-        return self.at + CLOCKS if self.fence is None else self.at
+        return self.at + CLOCKS if self.told or self.fence is None else self.at
 
 
 class Sends(NamedTuple):

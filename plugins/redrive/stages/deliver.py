@@ -20,6 +20,7 @@ from redrive.ledger.delivery.lanes import Lane, NativeDelay
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.drain import horizon
 from redrive.ledger.engine import let_go_of_interrupted
+from redrive.policy.worked_past import CLOCKS
 from redrive.stages import aiming, consumers, fan_out
 from redrive.stages.beside import Beside, Worker
 from redrive.stages.claiming import CLAIM_FOR, Ahead, Claimer
@@ -341,7 +342,7 @@ class _Delivery:
         it was read, unless the broker tells it late."""
         destination, cause = lane
         if depth.as_of is not None:
-            seen = self._seen(instant(depth.as_of))
+            seen = self._seen(instant(depth.as_of) - CLOCKS)  # it is the broker's clock that told
         return self._rooms.of_claim(destination, cause, self._rates[cause], depth, Room(free, least, *seen))
 
     def _go_ahead(self, lane: LaneName, span: Span, under_way: int) -> None:

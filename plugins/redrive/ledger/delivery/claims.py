@@ -260,8 +260,8 @@ def _open(tx: RunTransaction, asked: ClaimFilter, terms: ClaimTerms) -> int:
 
 def seen(connection: Connection, route: str, as_of: datetime | None = None) -> tuple[int, dict[int, int]]:
     """What a depth shows that is read after this call: (the route's newest slice, of each open one how much was sent).
-    Of a depth that the broker told late, with ``as_of`` when it was so: (the last slice before any that ended later,
-    nothing)."""
+    Of a depth that the broker told late, with ``as_of`` when it was so at the earliest, by whichever clock: (the last
+    slice before any that ended later, nothing)."""
     if as_of is not None:
         newest = connection.execute(
             sql(

@@ -43,6 +43,7 @@ class Observation(NamedTuple):
     lag_seconds: float = 0.0  # so long before ``observed_at`` the depth may have been so
     zeros_apart_seconds: float = 0.0  # a depth of zero counts once another, so long before, said so too
     exact: bool = False  # the depth counts every message; no estimate
+    told: bool = False  # ``observed_at`` is by the clock of the broker, which told it
 
 
 #: SQL: of the queues that the route's runs work with now. Those of another broker may have the same names.
@@ -90,12 +91,12 @@ def observe(ledger: Ledger, lease: RouteLease, observations: Sequence[Observatio
                     "insert into queue_observations (route, run_id, queue, role, observed_at, visible, in_flight,"
                     " delayed, consumers, oldest_age_seconds, oldest_age_method, oldest_visible_age_seconds,"
                     " oldest_visible_age_method, coverage, oldest_enqueued_at, oldest_seen_at, oldest_deliveries,"
-                    " looked_from_at, looked_to_at, lag_seconds, zeros_apart_seconds, exact, system, fence)"
+                    " looked_from_at, looked_to_at, lag_seconds, zeros_apart_seconds, exact, told, system, fence)"
                     " values (:route, :run_id, :queue, :role, :observed_at,"
                     " :visible, :in_flight, :delayed, :consumers, :oldest_age_seconds, :oldest_age_method,"
                     " :oldest_visible_age_seconds, :oldest_visible_age_method, :coverage, :oldest_enqueued_at,"
                     " :oldest_seen_at, :oldest_deliveries, :looked_from_at, :looked_to_at, :lag_seconds,"
-                    f" :zeros_apart_seconds, :exact, {HERE}, :fence)"
+                    f" :zeros_apart_seconds, :exact, :told, {HERE}, :fence)"
                 ),
                 {
                     **one._asdict(),

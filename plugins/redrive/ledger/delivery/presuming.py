@@ -128,7 +128,7 @@ where route = :route and {WATCHED} and observed_from is null
 _LOOKS = """
 select
     observed_at, visible + in_flight + delayed as depth, visible + delayed as waiting, lag_seconds,
-    zeros_apart_seconds, exact,
+    zeros_apart_seconds, exact, told,
     case when route = :route then fence end as fence
 from queue_observations
 where
@@ -164,6 +164,7 @@ def _note_worked_past(tx: RunTransaction, destinations: Mapping[str, Consumption
                 row.fence,
                 row.waiting,
                 timedelta(seconds=row.zeros_apart_seconds),
+                bool(row.told),
             )
             for row in looks
             if (at := parse_instant(row.observed_at)) is not None

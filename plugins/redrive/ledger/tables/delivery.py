@@ -175,6 +175,7 @@ queue_observations = Table(
     Column("lag_seconds", sa.Float, nullable=False, server_default="0"),  # so long before observed_at it may have been
     Column("zeros_apart_seconds", sa.Float, nullable=False, server_default="0"),  # a zero needs another so long before
     Column("exact", sa.Boolean, nullable=False, server_default=text("false")),  # it counts every message, no estimate
+    Column("told", sa.Boolean, nullable=False, server_default=text("false")),  # observed_at is by the broker's clock
     Column("fence", sa.BigInteger),  # with which the run looked: one that is begun anew has another, and the same id
     one_of("role", "source", "destination"),
     one_of("oldest_age_method", "broker", "ledger", "sample", "unknown"),

@@ -448,6 +448,7 @@ def upgrade() -> None:
         sa.Column("lag_seconds", sa.Float(), server_default="0", nullable=False),
         sa.Column("zeros_apart_seconds", sa.Float(), server_default="0", nullable=False),
         sa.Column("exact", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("told", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("fence", sa.BigInteger(), nullable=True),
         one_of("ck_queue_observations_oldest_age_method", "oldest_age_method", "broker ledger sample unknown"),
         one_of(
