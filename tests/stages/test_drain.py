@@ -10,6 +10,8 @@ import pytest
 
 from redrive.brokers.base import Capabilities, Depth, Settled
 from redrive.brokers.memory import MEMORY_CAPABILITIES, MemoryBroker
+from redrive.ledger.account import inspecting
+from redrive.ledger.engine import parse_instant
 from redrive.stages import pipeline, source_end
 from redrive.staging import batch_writer
 from redrive.staging.batch_files import Staging
@@ -92,6 +94,26 @@ def test_what_was_there_is_not_left_for_what_came_in_since_where_the_broker_keep
 
     workshop.broker = Shuffling(workshop.world)
     assert drain(workshop)["drained"] == 3
+
+
+def test_what_a_drain_tells_of_its_source_is_as_of_when_it_began(tmp_path: Path) -> None:
+    """The depth from before it is none of after it."""
+    workshop = Workshop(tmp_path, drain={"wait": "0s"})
+    workshop.die("a", "b")
+    workshop.advance(minutes=5)
+    began = workshop.now()
+
+    class Slow(MemoryBroker):
+        def receive(self, queue: str, **options: Any) -> list[Any]:
+            workshop.advance(minutes=1)
+            return super().receive(queue, **options)
+
+    workshop.broker = Slow(workshop.world)
+    assert drain(workshop)["drained"] == 2
+    with workshop.ledger.read() as connection:
+        (told,) = inspecting.status(connection, "orders", workshop.now())["queues"]
+    assert (told["visible"], told["oldest_age_seconds"]) == (2, 300)
+    assert parse_instant(told["observed_at"]) == began < workshop.now()
 
 
 def test_batches_are_closed_by_count(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class SourceDrain:
             self.batch.give_up(ours=not isinstance(error, PathTaken))
             raise
         self.end.note_end()
-        self._write_age(depth)
+        self._write_age(depth, started)
         self._note_expiry(started)
 
     def _receive(self, room: int, wait: timedelta) -> list[Received]:
@@ -191,13 +191,16 @@ class SourceDrain:
             found = self.end.in_doubt(connection)
         return sum(copies for _, copies in found.values())
 
-    def _write_age(self, depth: Depth) -> None:
-        """The true age of the oldest message, from the copies themselves: it doesn't reset and skips nothing."""
+    def _write_age(self, depth: Depth, started: Micros) -> None:
+        """The true age of the oldest message, from the copies themselves: it doesn't reset and skips nothing. It is
+        written beside the depth that was seen as the drain ``started``, and as of then: what it took is there no more,
+        and nobody counted what is."""
         if self.batch.oldest is None:
             return
         context = self._context
         now = context.now()
-        age = max(0.0, (micros(now) - self.batch.oldest) / 1_000_000)
+        seen = started if depth.as_of is None else depth.as_of
+        age = max(0.0, (seen - self.batch.oldest) / 1_000_000)
         coverage: float | None = 1.0
         if depth.total:
             coverage = min(1.0, self.drained / depth.total)
@@ -219,6 +222,8 @@ class SourceDrain:
                     age,
                     "ledger",
                     coverage,
+                    observed_at=instant(seen),
+                    told=depth.as_of is not None,
                     oldest_enqueued_at=instant(self.batch.oldest),
                     oldest_seen_at=now,
                 )
