@@ -8,6 +8,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.ledger.delivery import breakers, gate_waits
 from redrive.ledger.dialects import Dialect, dialect_of
+from redrive.ledger.predicates import COUNTS
 from redrive.lifecycle import FINISHED, UNDECIDED, ReviewStatus, State
 from redrive_ui.group_templates import Mask, example, templates
 from redrive_ui.message_queries import by_ids
@@ -303,8 +304,9 @@ def outcomes(connection: Connection, route: str, groups: Collection[int]) -> dic
     rows = rows_of(
         connection,
         "select group_id, sum(case when sent_at is not null then 1 else 0 end) as redelivered, sum(case when outcome ="
-        " 'returned' then 1 else 0 end) as returned, sum(case when outcome in ('presumed', 'confirmed') then 1 else 0"
-        " end) as stayed_away from redelivery_attempts where slice_id >= :first and route = :route"
+        f" 'returned' and {COUNTS} then 1 else 0 end) as returned,"
+        " sum(case when outcome in ('presumed', 'confirmed') then 1 else 0 end) as stayed_away"
+        " from redelivery_attempts where slice_id >= :first and route = :route"
         f" and group_id in ({', '.join(str(int(one)) for one in groups)}) group by group_id",
         first=first_recent_slice(connection, [route]),
         route=route,

@@ -50,8 +50,12 @@ def events_of(message: Row) -> list[Event]:
             run,
         )
         add(one["unknown_at"], "bad", f"{what} lost from sight", "between send and confirmation", run)
-        tone = {"returned": "bad", "presumed": "good", "confirmed": "good"}.get(one["outcome"] or "", "plain")
-        add(one["outcome_at"], tone, f"{what}: {one['outcome']}", _OUTCOMES.get(one["outcome"] or "", ""))
+        outcome = one["outcome"] or ""
+        tone = {"returned": "bad", "presumed": "good", "confirmed": "good"}.get(outcome, "plain")
+        means = _OUTCOMES.get(outcome, "")
+        if outcome == "returned" and one["return_kind"] == "delay":
+            tone, means = "plain", "its consumer asked to have it later"
+        add(one["outcome_at"], tone, f"{what}: {one['outcome']}", means)
     for one in message["copies"]:
         add(one["seen_at"], "plain", f"{one['kind']} copy seen", f"in {one['source']}")
     for one in message["reviews"]:

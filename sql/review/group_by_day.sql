@@ -17,7 +17,9 @@ sends as (
         group_id,
         substr(cast(sent_at as text), 1, 10) as day,
         count(*) as sent_again,
-        sum(case when outcome = 'returned' then 1 else 0 end) as came_back
+        sum(
+            case when outcome = 'returned' and coalesce(return_kind, 'dead_letter') = 'dead_letter' then 1 else 0 end
+        ) as came_back
     from redelivery_attempts
     where sent_at is not null and group_id is not null
     group by route, group_id, substr(cast(sent_at as text), 1, 10)

@@ -19,6 +19,7 @@ from redrive.ledger.review import applying, escalations
 from redrive.ledger.review.applying import Decided
 from redrive.message import DeadLetter, Header
 from redrive.stages import pipeline
+from redrive_ui import failure_queries
 from tests.ledger.planting import NOW, Plant
 from tests.stages.test_restored_ledger import adopt
 from tests.workshop import KEY_ERROR, Workshop
@@ -736,6 +737,28 @@ def test_a_group_tells_what_came_of_earlier_redeliveries(bug: Workshop) -> None:
     found = bug.query("select open_messages, redelivered, returned, last_decision from review_groups")
     assert found == [(1, 2, 1, "redeliver")]
     assert bug.query("select suggested_because from review_groups") == [("0 of 1 redelivered stayed away",)]
+
+
+def test_what_a_consumer_asked_to_have_later_did_not_come_back(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    bug.review()
+    bug.cycle()
+    (letter,) = (one for one in bug.world.peek("orders") if one.body == b"a")
+    bug.consume()
+    bug.world.put("orders-delay", letter)
+    bug.die("c", error=KEY_ERROR)
+    bug.advance(minutes=1)
+    bug.cycle()
+    assert bug.query("select distinct outcome, return_kind from redelivery_attempts where return_kind is not null") == [
+        ("returned", "delay")
+    ]
+    counted = "from review_groups where group_id is not null"
+    assert bug.query(f"select open_messages, redelivered, returned {counted}") == [(1, 2, 0)]
+    by_day = (ROOT / "sql" / "review" / "group_by_day.sql").read_text()
+    with bug.ledger.read() as connection:
+        assert {row["came_back"] for row in connection.execute(sa.text(by_day)).mappings()} == {0}
+        ((group,),) = bug.query(f"select group_id {counted}")
+        assert failure_queries.outcomes(connection, "orders", [group])[group]["returned"] == 0
 
 
 #: What each answers about one message that was discarded as a standing decision has it, and one that waits.

@@ -59,6 +59,21 @@ def test_a_replay_tells_what_was_and_what_would_have_been_and_changes_nothing(le
     workshop.ledger.close()
 
 
+def test_what_a_consumer_asked_to_have_later_is_no_return(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    workshop.die("a", error=REFUSED)
+    workshop.cycle()
+    (letter,) = workshop.world.peek("orders")
+    workshop.consume()
+    workshop.world.put("orders-delay", letter)
+    workshop.advance(minutes=1)
+    workshop.cycle()
+    assert workshop.query("select outcome, return_kind from redelivery_attempts where attempt = 1") == [
+        ("returned", "delay")
+    ]
+    assert replayed(workshop, tmp_path, "")["total"]["was"]["returns"] == 0
+
+
 def test_what_people_released_is_told_and_left_out(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path)
     workshop.die("bug 1", "bug 2", error=KEY_ERROR)

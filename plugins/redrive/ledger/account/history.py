@@ -6,6 +6,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.classification.causes import Cause
 from redrive.ledger.engine import sql
+from redrive.ledger.predicates import COUNTS
 from redrive.ledger.selecting import Selection
 from redrive.policy.replay import History
 
@@ -19,7 +20,8 @@ class Doubts:
 
 
 def histories(connection: Connection, route: str, selection: Selection) -> list[History]:
-    """The distinct histories of the selected messages; what people sent again is not part of them."""
+    """The distinct histories of the selected messages; what people sent again is not part of them, nor are the sends
+    that a consumer asked to have later, which did not fail, nor stay."""
     where, values = selection.where()
     rows = connection.execute(
         sql(
@@ -33,7 +35,8 @@ def histories(connection: Connection, route: str, selection: Selection) -> list[
             "   as state, exists (select 1 from escalated_messages asked"
             "   where asked.message_id = messages.message_id) as escalated"
             " from messages left join (select message_id, count(*) as sends, max(attempt) as last"
-            "   from redelivery_attempts where route = :route and mode <> 'release' group by message_id) made"
+            f"   from redelivery_attempts where route = :route and mode <> 'release' and {COUNTS}"
+            "   group by message_id) made"
             "  on made.message_id = messages.message_id"
             " left join redelivery_attempts newest on newest.message_id = made.message_id"
             "  and newest.attempt = made.last"

@@ -16,7 +16,7 @@ from redrive.ledger.delivery import observations
 from redrive.ledger.delivery.claims import OF_CAUSE
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
-from redrive.ledger.predicates import HERE, NEWEST_SLICE, WATCHED
+from redrive.ledger.predicates import COUNTS, HERE, NEWEST_SLICE, WATCHED
 
 #: A queue that tells nothing keeps its messages so long, unless told otherwise. Of what was sent before, nobody will
 #: ever learn more by waiting.
@@ -60,6 +60,7 @@ def room_of_cause(connection: Connection, to: SendTarget, cause: str, now: datet
         sql(
             "select max(attempts.outcome_at) from delivery_slices slices inner join redelivery_attempts attempts"
             f" on attempts.slice_id = slices.slice_id{OF_CAUSE} where {_WENT_THERE} and attempts.outcome = 'returned'"
+            f" and {COUNTS}"
         ),
         values,
     ).scalar()

@@ -24,7 +24,10 @@ outcomes as (
         route,
         coalesce(group_id, -1) as joined_id,  -- a null equals nothing, and "or both are null" is looked for one by one
         sum(case when sent_at is not null then 1 else 0 end) as redelivered,
-        sum(case when outcome = 'returned' then 1 else 0 end) as returned,
+        -- what a consumer asked to have later did not fail, nor stay
+        sum(
+            case when outcome = 'returned' and coalesce(return_kind, 'dead_letter') = 'dead_letter' then 1 else 0 end
+        ) as returned,
         sum(case when outcome in ('presumed', 'confirmed') then 1 else 0 end) as stayed_away
     from redelivery_attempts
     group by route, group_id
