@@ -49,6 +49,18 @@ def test_what_was_seen_last_of_a_queue_counts_and_of_every_queue(plant: Plant) -
         assert {facts["queue"] for facts in notifications.deep(connection, "payments", most=7).values()} == {"paid"}
 
 
+def test_a_queue_that_the_route_looks_at_no_more_is_neither_aged_nor_deep(plant: Plant) -> None:
+    """It was a source or a destination once. One that could not be looked at for some hours still is."""
+    look(plant, 0, orders=50, gone=60)
+    look(plant, 20, orders=50)
+    with plant.ledger.read() as connection:
+        assert len(notifications.deep(connection, "orders", most=0)) == 2
+    look(plant, 30, orders=50)
+    with plant.ledger.read() as connection:
+        assert {facts["queue"] for facts in notifications.deep(connection, "orders", most=0).values()} == {"orders"}
+        assert notifications.aged(connection, "orders", seconds=1.0).keys() == {"orders"}
+
+
 def test_a_look_is_of_the_run_that_took_it_also_when_that_is_begun_anew(plant: Plant) -> None:
     before = plant.lease
     look(plant, 1, orders=0)

@@ -8,7 +8,7 @@ import pytest
 
 from redrive.classification.causes import Cause
 from redrive.ledger.account import notifications
-from redrive.ledger.delivery import breakers, holding, planning
+from redrive.ledger.delivery import breakers, holding, outcomes, planning
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.selecting import Selection
@@ -281,6 +281,19 @@ def test_a_message_that_says_it_is_of_tomorrow_is_as_old_as_it_is_here(plant: Pl
             count, oldest = notifications.late(connection, "orders", enqueued_before=before)
         assert (count, oldest) == (old, here_since if old else None)
         assert planning.expire(plant.ledger, plant.lease, enqueued_before=before, now=plant.now) == old
+
+
+def test_what_was_sent_and_nobody_will_see_is_not_late(plant: Plant) -> None:
+    plant.messages(1)
+    plant.send()
+    before = plant.now + MINUTE
+    for seen_no_more, count in ((0, 1), (1, 0)):
+        if seen_no_more:
+            with plant.ledger.under(plant.lease, plant.now) as tx:
+                assert outcomes.lose_sight(tx, until_fence=plant.lease.fence, reason="why") == 1
+        with plant.ledger.read() as connection:
+            assert notifications.late(connection, "orders", enqueued_before=before)[0] == count
+    assert plant.states() == {"sent": 1}
 
 
 def test_a_selection_of_a_time_has_what_says_it_is_of_tomorrow(plant: Plant) -> None:

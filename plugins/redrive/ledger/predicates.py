@@ -69,6 +69,15 @@ DIED = (
 )
 
 
+def out_of_sight(table: str = "messages") -> str:
+    """Its last send is watched no more, and its outcome is not known: nobody waits for that."""
+    return (
+        f"({table}.state = 'sent' and exists (select 1 from redelivery_attempts last"
+        f" inner join delivery_slices went on went.slice_id = last.slice_id where last.message_id = {table}.message_id"
+        f" and last.attempt = {table}.attempts and last.outcome is null and not (went.observed_at is null)))"
+    )
+
+
 def enqueued(table: str = "messages") -> str:
     """When a message was first enqueued, null where nobody told: not after it was drained, whatever a producer's clock
     says. The column has what was said, by which a copy is known again."""

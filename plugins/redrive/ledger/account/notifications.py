@@ -8,20 +8,21 @@ is told and marked afterwards: a crash in between tells it twice, and the event'
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.delivery import observations
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.predicates import enqueued
+from redrive.ledger.predicates import enqueued, out_of_sight
 from redrive.ledger.schema import ledger_id
 from redrive.lifecycle import FINISHED, UNDECIDED, State
 
 #: What was not sent for so long is no news any more.
 GIVE_UP = timedelta(days=1)
 _LONGEST_WAIT = timedelta(hours=1)
+_LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
 
 Facts = Mapping[str, Any]
 
@@ -164,29 +165,43 @@ def pause(connection: Connection, route: str) -> dict[str, Facts]:
 
 
 def late(connection: Connection, route: str, *, enqueued_before: datetime) -> tuple[int, datetime | None]:
-    """How many messages without an outcome were first enqueued before that moment, and when the first of them was."""
+    """How many messages without an outcome were first enqueued before that moment, and when the first of them was. What
+    was sent and nobody will see any more is none: there is nothing to wait for."""
     open_states = ", ".join(f"'{state}'" for state in sorted(set(State) - FINISHED))
     row = connection.execute(
         sql(
             f"select count(*) as n, min(coalesce({enqueued()}, received_at)) as oldest from messages"
             f" where route = :route and state in ({open_states})"
-            f" and coalesce({enqueued()}, received_at) < :enqueued_at"
+            f" and coalesce({enqueued()}, received_at) < :enqueued_at and not {out_of_sight()}"
         ),
         {"route": route, "enqueued_at": enqueued_before},
     ).one()
     return int(row.n), parse_instant(row.oldest)
 
 
+def _looked_at_since(connection: Connection, route: str) -> datetime:
+    """A queue at which nobody looked since then is none of the route's any more: its runs looked at others since. One
+    that could not be looked at for a while is."""
+    newest = connection.execute(
+        sql(
+            observations.newest() + "select max(observed_at) from queue_observations"
+            " where observation_id in (select observation_id from newest)"
+        ),
+        {"route": route},
+    ).scalar()
+    return (parse_instant(newest) or _LONG_AGO) - GIVE_UP
+
+
 def aged(connection: Connection, route: str, *, seconds: float) -> dict[str, Facts]:
-    """The destinations whose oldest message was older than that when they were last seen."""
+    """The destinations that the route still looks at whose oldest message was older than that when last seen."""
     rows = connection.execute(
         sql(
             observations.newest()
             + "select queue, visible + in_flight + delayed as depth, oldest_enqueued_at from queue_observations"
             " where observation_id in (select observation_id from newest) and role = 'destination'"
-            " and oldest_age_seconds > :seconds"
+            " and oldest_age_seconds > :seconds and observed_at > :since_at"
         ),
-        {"route": route, "seconds": seconds},
+        {"route": route, "seconds": seconds, "since_at": _looked_at_since(connection, route)},
     )
     return {
         row.queue: {"queue": row.queue, "messages": row.depth, "oldest": parse_instant(row.oldest_enqueued_at)}
@@ -195,14 +210,16 @@ def aged(connection: Connection, route: str, *, seconds: float) -> dict[str, Fac
 
 
 def deep(connection: Connection, route: str, *, most: int) -> dict[str, Facts]:
-    """The queues that held more messages than that when they were last seen; parts that nobody knows count as none."""
+    """The queues that the route still looks at that held more messages than that when last seen; parts that nobody
+    knows count as none."""
     known = "coalesce(visible, 0) + coalesce(in_flight, 0) + coalesce(delayed, 0)"
     rows = connection.execute(
         sql(
             observations.newest() + f"select queue, {known} as depth, observed_at from queue_observations"
             f" where observation_id in (select observation_id from newest) and {known} > :most"
+            " and observed_at > :since_at"
         ),
-        {"route": route, "most": most},
+        {"route": route, "most": most, "since_at": _looked_at_since(connection, route)},
     )
     return {
         f"depth of {row.queue}": {

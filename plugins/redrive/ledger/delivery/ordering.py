@@ -13,16 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from redrive.ledger.predicates import UNFINISHED
+from redrive.ledger.predicates import UNFINISHED, out_of_sight
 from redrive.message import MAX_ROWS
 
-#: The last send of message ``first`` is watched no more, and its outcome is not known.
-_OUT_OF_SIGHT = """
-first.state = 'sent' and exists (
-    select 1 from redelivery_attempts last inner join delivery_slices went on went.slice_id = last.slice_id
-    where last.message_id = first.message_id and last.attempt = first.attempts and not (went.observed_at is null)
-)
-"""
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -38,7 +31,8 @@ def first(table: str) -> str:
     """A condition: nothing of this message's key comes before it. True of one without a key."""
     of_its_key = (
         f"select first.message_id from messages first where first.route = {table}.route and first.order_key ="
-        f" {table}.order_key and first.order_key is not null and first.state in {UNFINISHED} and not ({_OUT_OF_SIGHT})"
+        f" {table}.order_key and first.order_key is not null and first.state in {UNFINISHED}"
+        f" and not {out_of_sight('first')}"
         " and first.first_enqueued_at"
     )
     # Databases disagree on where NULL sorts, also in an index; each half is the first entry of a range of it on both.
