@@ -13,6 +13,7 @@ from redrive.cli.app import app
 from redrive.errors import StagingError, UsageError
 from redrive.ledger import moves
 from redrive.ledger.account import balance, inspecting, retention
+from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import sql
 from redrive.stages import pipeline
 from redrive.staging.batch_files import Staging
@@ -55,6 +56,23 @@ def test_a_batch_of_which_everything_is_finished_and_old_is_forgotten(plant: Pla
     for table in ("messages", "message_fields", "redelivery_attempts", "staging_batches"):
         assert plant.rows(f"select * from {table}") == []
     assert plant.rows("select count from audit_events where action = 'forget'") == [(3,)]
+
+
+def test_what_was_sent_and_nobody_will_see_keeps_no_batch(plant: Plant) -> None:
+    """Nor is it kept itself; while it is watched it is."""
+    plant.messages(3)
+    plant.send()
+    finish(plant)
+    plant.change(f"update messages set {entering('sent')} where message_id % 1048576 = 0")
+    count_anew(plant)
+    assert forget(plant) == (0, 0)
+    with plant.ledger.under(plant.lease, plant.now) as tx:
+        assert outcomes.lose_sight(tx, until_fence=plant.lease.fence, reason="why") == 1
+    assert forget(plant, 20 * DAY) == (0, 0)
+    assert forget(plant) == (1, 3)
+    for table in ("messages", "redelivery_attempts", "staging_batches"):
+        assert plant.rows(f"select * from {table}") == []
+    assert plant.rows("select state, messages from finished_counts where messages <> 0") == []
 
 
 def test_of_a_copy_whose_message_is_forgotten_it_is_told_what_it_was(

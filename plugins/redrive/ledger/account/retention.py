@@ -14,12 +14,14 @@ from redrive.audit_actions import Action
 from redrive.ledger.drain.batches import Batch
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import count_finished, record_event
+from redrive.ledger.predicates import out_of_sight
 from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import FINISHED
 
 
 def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tuple[list[Batch], int]:
-    """Empty batches loaded before ``before`` of which every message is finished and nothing else refers to.
+    """Empty batches loaded before ``before`` of which every message is finished, or was sent and nobody will see what
+    became of it, and nothing else refers to.
 
     Returns the batches and how many messages went with them; the files of :func:`forgotten` ones are the caller's to
     remove. One transaction per batch; a batch that holds the newest copy of a message of another batch stays.
@@ -32,7 +34,7 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
                 " where route = :route and state in ('recorded', 'settled') and loaded_at < :before_at"
                 " and not exists (select 1 from messages m where m.message_id >= b.batch_id * 1048576"
                 "   and m.message_id < (b.batch_id + 1) * 1048576"
-                f"   and (m.state not in ({finished}) or m.changed_at >= :before_at))"
+                f"   and (m.state not in ({finished}) and not {out_of_sight('m')} or m.changed_at >= :before_at))"
                 " and not exists (select 1 from messages m inner join repeat_copies r on r.message_id = m.message_id"
                 "   where r.copy_id >= b.batch_id * 1048576 and r.copy_id < (b.batch_id + 1) * 1048576"
                 "   and m.copy_id = r.copy_id and (m.message_id < b.batch_id * 1048576"
@@ -59,22 +61,24 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
                     " suspected_copies = 0 where batch_id = :id and state in ('recorded', 'settled')"
                     " and loaded_at < :before_at and not exists (select 1 from messages"
                     " where message_id >= :low and message_id < :high"
-                    f" and (messages.state not in ({finished}) or changed_at >= :before_at))"
+                    f" and (messages.state not in ({finished}) and not {out_of_sight()} or changed_at >= :before_at))"
                 ),
                 {**span, "id": batch.batch_id, "before_at": before},
             ).rowcount
             if not taken:
                 continue
             within = "message_id >= :low and message_id < :high"
-            tx.execute(sql(f"delete from redelivery_attempts where {within}"), span)
-            tx.execute(sql(f"delete from escalated_messages where {within}"), span)
-            tx.execute(sql(f"delete from message_fields where {within}"), span)
             ended = tx.execute(
                 sql(f"select state, count(*) as n from messages where {within} group by state order by state"), span
             ).all()
+            # Before their attempts, which tell the ledger that nobody waits for them.
             messages += tx.execute(sql(f"delete from messages where {within}"), span).rowcount
             for one in ended:
-                count_finished(tx, one.state, -one.n)
+                if one.state in FINISHED:
+                    count_finished(tx, one.state, -one.n)
+            tx.execute(sql(f"delete from redelivery_attempts where {within}"), span)
+            tx.execute(sql(f"delete from escalated_messages where {within}"), span)
+            tx.execute(sql(f"delete from message_fields where {within}"), span)
             # Not before it was taken: the copies of a batch that counts can't be deleted.
             tx.execute(sql("delete from repeat_copies where copy_id >= :low and copy_id < :high"), span)
             record_event(

@@ -503,7 +503,7 @@ create or replace trigger group_rulings_keep before insert or update or delete o
 for each row execute function redrive.group_rulings_keep()
 --;
 -- What is not finished is not deleted by hand: every later run would find that it doesn't add up. Retention removes
--- whole batches of which every message is finished.
+-- whole batches of which every message is finished, or was sent and is watched no more.
 create or replace function redrive.escalated_messages_stay() returns trigger
 language plpgsql set search_path = redrive, pg_temp as $$
 begin
@@ -531,7 +531,13 @@ begin
     if tg_op = 'TRUNCATE' then
         raise exception 'messages is not truncated: this message is not finished: it is decided in escalated_messages, or put back by redrive restore, not deleted';
     end if;
-    if old.state not in ('presumed', 'confirmed', 'suppressed', 'discarded') then
+    if old.state not in ('presumed', 'confirmed', 'suppressed', 'discarded')
+    and (old.state <> 'sent' or not exists (
+        select 1 from redelivery_attempts as last
+        inner join delivery_slices as went on went.slice_id = last.slice_id
+        where last.message_id = old.message_id and last.attempt = old.attempts
+            and last.outcome is null and not (went.observed_at is null)
+    )) then
         raise exception 'this message is not finished: it is decided in escalated_messages, or put back by redrive restore, not deleted';
     end if;
     return old;

@@ -511,7 +511,7 @@ begin
 end
 --;
 -- What is not finished is not deleted by hand: every later run would find that it doesn't add up. Retention removes
--- whole batches of which every message is finished.
+-- whole batches of which every message is finished, or was sent and is watched no more.
 drop trigger if exists escalated_messages_stay
 --;
 create trigger escalated_messages_stay
@@ -531,6 +531,12 @@ before delete on messages
 when
     -- not an IN: SQLite makes a table of its words for each row that is deleted
     old.state <> 'presumed' and old.state <> 'confirmed' and old.state <> 'suppressed' and old.state <> 'discarded'
+    and (old.state <> 'sent' or not exists (
+        select 1 from redelivery_attempts as last
+        inner join delivery_slices as went on went.slice_id = last.slice_id
+        where last.message_id = old.message_id and last.attempt = old.attempts
+            and last.outcome is null and not (went.observed_at is null)
+    ))
 begin
     select raise(abort, 'this message is not finished: it is decided in escalated_messages, or put back by redrive restore, not deleted');
 end
