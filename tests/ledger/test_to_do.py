@@ -51,6 +51,18 @@ def test_what_waits_is_left_until_it_is_due_and_what_was_sent_until_its_outcome(
     assert left(workshop) == inspecting.ToDo(0, "", None, [])
 
 
+def test_what_was_sent_by_another_broker_is_left_for_a_person(workshop: Workshop) -> None:
+    workshop.die("a")
+    workshop.cycle()
+    assert left(workshop).words == "1 sent"
+    person(workshop, "update delivery_slices set system = 'elsewhere'")
+    found = left(workshop)
+    assert (found.messages, found.words) == (0, "")
+    assert found.stuck == [
+        "1 sends have no outcome and went by another broker or connection: point the route there for a few runs"
+    ]
+
+
 def test_what_was_sent_and_has_no_outcome_is_counted_once(tmp_path: Path) -> None:
     """Not once for each sum that it is in."""
     workshop = Workshop(tmp_path)

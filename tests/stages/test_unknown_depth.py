@@ -179,6 +179,25 @@ def test_a_canary_says_that_it_waits_for_a_person_where_nobody_tells_a_depth(bui
         )
 
 
+def test_sends_of_which_nobody_will_learn_are_not_left_for_runs(build: Build) -> None:
+    """They may come back for a while; then only a person can say what became of them."""
+    workshop, _ = build(canary="off")
+    workshop.die("a", "b", error=REFUSED)
+    workshop.cycle()
+
+    def left() -> inspecting.ToDo:
+        with workshop.ledger.read() as connection:
+            return inspecting.to_do(connection, "orders", workshop.now())
+
+    assert (left().messages, left().stuck) == (2, [])
+    workshop.advance(hours=2)
+    workshop.cycle()
+    assert (left().messages, left().words) == (0, "")
+    (said,) = left().stuck
+    assert said.startswith("2 sends to orders have no outcome")
+    assert said.endswith("redrive release orders --destination orders")
+
+
 def test_a_late_depth_counts_from_when_it_was_so(build: Build) -> None:
     """Monitoring says: empty. But that was before the send."""
     workshop, broker = build()

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection, RowMapping
@@ -11,7 +11,7 @@ from redrive.audit_actions import Action, decision_of
 from redrive.ledger.account import balance
 from redrive.ledger.delivery import breakers, expiry, gate_waits, observations, presuming
 from redrive.ledger.engine import parse_instant, sql
-from redrive.ledger.predicates import UNDECIDED_REVIEW, UNFINISHED, WATCHED
+from redrive.ledger.predicates import HERE, UNDECIDED_REVIEW, UNFINISHED, WATCHED
 from redrive.ledger.review import applying
 from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import FINISHED, State
@@ -225,7 +225,8 @@ def to_do(connection: Connection, route: str, now: datetime) -> ToDo:
     places = balance.of_route(connection, route)
     found = {place: places[place] for place in _MOVED_BY_RUNS if places.get(place)}
     awaited = _watching(connection, route)
-    if watched := awaited["not_worked_past"] + awaited["in_window"]:
+    unseen = _unseen(connection, route, awaited["untold"], now - LONGEST_LOOK)
+    if watched := awaited["not_worked_past"] + awaited["in_window"] - sum(unseen.values()):
         found["sent"] = watched
     gates = breakers.of_groups(connection, route)
     waits = gate_waits.waits(connection, route, now, gates)
@@ -244,8 +245,35 @@ def to_do(connection: Connection, route: str, now: datetime) -> ToDo:
         sum(found.values()),
         ", ".join(f"{n:,} {place.replace('_', ' ')}" for place, n in found.items() if n > 0),
         min((at for at in times if at is not None), default=None),
-        [f"group {one.group_id} waits for {one.waits_for}" for one in stuck],
+        [f"group {one.group_id} waits for {one.waits_for}" for one in stuck]
+        + [f"{n:,} {said}" for said, n in unseen.items()],
     )
+
+
+#: What was sent so long ago where nobody tells a depth has come back by now, or nobody sees what became of it.
+LONGEST_LOOK = timedelta(hours=1)
+#: Sends without an outcome, of slices that are watched and match ``{which}``.
+_AWAITED = (
+    "select count(*) from redelivery_attempts where sent_at is not null and outcome is null and slice_id in (select"
+    f" slice_id from delivery_slices where route = :route and {WATCHED} and observed_from is null and {{which}})"
+)
+
+
+def _unseen(connection: Connection, route: str, untold: Collection[str], sent_before: datetime) -> dict[str, int]:
+    """How many sends no run will see worked past, with what can be done about them: those before that moment to one of
+    the ``untold`` destinations, and those by a broker on which the route's queues are not any more."""
+    found = {}
+    for queue in untold:
+        which = f"system = {HERE} and destination = :queue and last_sent_at <= :sent_before_at"
+        values = {"route": route, "queue": queue, "sent_before_at": sent_before}
+        said = (
+            f"sends to {queue} have no outcome, and nobody sees it work past them: a return or a processed"
+            f" check says so, or a person: redrive release {route} --destination {queue}"
+        )
+        found[said] = connection.execute(sql(_AWAITED.format(which=which)), values).scalar_one()
+    said = "sends have no outcome and went by another broker or connection: point the route there for a few runs"
+    found[said] = connection.execute(sql(_AWAITED.format(which=f"system <> {HERE}")), {"route": route}).scalar_one()
+    return {said: int(n) for said, n in found.items() if n}
 
 
 _MOVED_BY_RUNS = ("staged", "classified", "waiting", "held", "sending", "unknown", "to_review", "expired")
