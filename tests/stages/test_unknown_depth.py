@@ -20,6 +20,7 @@ from redrive.ledger.account import inspecting
 from redrive.ledger.delivery import breakers, gate_waits, in_flight
 from redrive.message import DeadLetter, Header, Received
 from redrive.stages import doctor, pipeline
+from tests import query_plans
 from tests.workshop import REFUSED, Workshop, outgoing
 
 
@@ -196,6 +197,20 @@ def test_sends_of_which_nobody_will_learn_are_not_left_for_runs(build: Build) ->
     (said,) = left().stuck
     assert said.startswith("2 sends to orders have no outcome")
     assert said.endswith("redrive release orders --destination orders")
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_sends_of_which_nothing_tells_are_not_read_again_in_each_run(build: Build, told: bool) -> None:
+    workshop, broker = build(canary="off")
+    broker.capabilities = replace(broker.capabilities, in_order=False)
+    workshop.die("a", "b", error=REFUSED)
+    workshop.cycle()
+    workshop.advance(minutes=10)
+    if told:
+        broker.told = lambda _: Depth(2, 0, 0)
+    with query_plans.told() as steps:
+        workshop.cycle()
+    assert any("first_outcome_at" in step.statement for step in steps) is told
 
 
 def test_a_late_depth_counts_from_when_it_was_so(build: Build) -> None:

@@ -5,7 +5,6 @@ slice (:mod:`redrive.policy.worked_past`), the observation window has passed sin
 was drained and loaded beyond the window's end.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -104,12 +103,19 @@ def presume(
     return presumed
 
 
-#: The route's slices whose destination is not known to have worked past them, and when the first outcome of each was.
+#: The destinations of the route that are not known to have worked past all of its sends, by broker.
+_BEHIND = f"""
+select system, system = {HERE} as here, destination, min(last_sent_at) as last_sent_at
+from delivery_slices
+where route = :route and {WATCHED} and observed_from is null
+group by system, destination
+"""
+#: The slices that one of them is not known to have worked past, and when the first outcome of each was.
 #: What was made again after an unknown send lies where the first try does if the broker dropped the second: it adds
 #: nothing to a depth, and says nothing of what was sent since that first try.
 _NOT_WORKED_PAST = f"""
 select
-    slice_id, system, system = {HERE} as here, destination, claimed_at, last_sent_at, fence,
+    slice_id, claimed_at, last_sent_at, fence,
     (
         select count(*) from redelivery_attempts made
         where made.slice_id = delivery_slices.slice_id and made.sent_at is not null and made.unknown_at is null
@@ -122,7 +128,7 @@ select
             and outcome in ('returned', 'confirmed')
     ) as first_outcome_at
 from delivery_slices
-where route = :route and {WATCHED} and observed_from is null
+where route = :route and {WATCHED} and observed_from is null and system = :system and destination = :queue
 """
 #: Looks at a destination that say how much it holds, and the fences of those that runs of the route took.
 _LOOKS = """
@@ -141,20 +147,17 @@ order by observed_at
 def _note_worked_past(tx: RunTransaction, destinations: Mapping[str, Consumption], window: timedelta) -> None:
     """Give every slice of the route the moment from which its destination is known to have worked past it, and the end
     of its observation ``window``."""
-    rows = tx.execute(sql(_NOT_WORKED_PAST)).all()
-    slices: dict[tuple[str, str, Consumption], list[Sends]] = defaultdict(list)
-    for row in rows:
-        claimed, last, outcome = map(parse_instant, (row.claimed_at, row.last_sent_at, row.first_outcome_at))
-        if claimed is not None and last is not None:
-            how = destinations.get(row.destination, _UNKNOWN) if row.here else _UNKNOWN
-            slices[row.system, row.destination, how].append(
-                Sends(row.slice_id, claimed, last, row.sent, outcome, row.fence)
-            )
-    for (system, destination, how), sends in slices.items():
-        looks = tx.execute(
-            sql(_LOOKS),
-            {"queue": destination, "system": system, "since_at": min(one.last_sent_at for one in sends)},
-        )
+    for behind in tx.execute(sql(_BEHIND)).all():
+        how = destinations.get(behind.destination, _UNKNOWN) if behind.here else _UNKNOWN
+        of_it = {"queue": behind.destination, "system": behind.system}
+        looks = tx.execute(sql(_LOOKS), {**of_it, "since_at": parse_instant(behind.last_sent_at)}).all()
+        if not looks and not how.in_order:
+            continue  # nothing says anything of it, however much is watched
+        sends = []
+        for row in tx.execute(sql(_NOT_WORKED_PAST), of_it):
+            claimed, last, outcome = map(parse_instant, (row.claimed_at, row.last_sent_at, row.first_outcome_at))
+            if claimed is not None and last is not None:
+                sends.append(Sends(row.slice_id, claimed, last, row.sent, outcome, row.fence))
         seen = [
             Look(
                 at,
