@@ -275,8 +275,8 @@ def test_nothing_is_restored_into_a_subscription_that_is_gone(build: Build) -> N
 
 
 def test_with_monitoring_a_send_is_presumed_once_its_destination_was_seen_empty(build: Build) -> None:
-    """Its numbers are two minutes late, so an empty destination of before the send proves nothing; nor does one a minute
-    after it, as its clock may be ahead of ours."""
+    """Its numbers are two minutes late, so an empty destination of before the send proves nothing; nor does one a
+    minute after it, as its clock may be ahead of ours."""
     shop = build()
     shop.pubsub.monitoring_lag = 120
     shop.broker.close()
