@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,15 +47,20 @@ class Sqs:
         self._system = system
         self._dice = system.world.dice
         self._deleted: set[int] = set()  # to delete them once more succeeds
+        self._told: list[Callable[[], None]] = []  # that a request was signed
         self.meta = SimpleNamespace(
             config=SimpleNamespace(read_timeout=30.0),
-            events=SimpleNamespace(register=lambda *_args: None),
+            events=SimpleNamespace(register=lambda *_args: None, register_last=self._register_last),
             region_name="eu-central-1",
             partition="aws",
         )
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _register_last(self, event: str, told: Callable[[], None]) -> None:
+        assert event == "request-created.sqs"
+        self._told.append(told)
 
     # --- queues -------------------------------------------------------------------------------------------
 
@@ -144,6 +150,8 @@ class Sqs:
     # --- sending ------------------------------------------------------------------------------------------
 
     def send_message_batch(self, *, QueueUrl: str, Entries: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803
+        for told in self._told:
+            told()
         name = self._queue(QueueUrl, "SendMessageBatch")
         fate = self._system.fate("publish")
         if fate == "error" and self._dice.random() < 0.3:
