@@ -105,6 +105,18 @@ def test_a_new_group_is_told_once_and_again_when_it_was_over(told_on_both: Works
     assert len({one["id"] for one in inbox.got}) == 2
 
 
+def test_who_is_listed_twice_is_told_once_of_what_either_entry_names(tmp_path: Path, inbox: Inbox) -> None:
+    shop = Workshop(
+        tmp_path, notify=["ops", *({"connection": "ops", "events": [one]} for one in ("new_group", "route_paused"))]
+    )
+    shop.die("a", error=KEY_ERROR)
+    shop.cycle()
+    leases.pause(shop.ledger, "orders", by="ana", reason="", now=shop.now())
+    notify.paused(shop.settings, "orders", shop.now())
+    assert inbox.events() == ["new_group", "route_paused"]
+    shop.ledger.close()
+
+
 def test_a_notification_leads_to_the_failure(told: Workshop, inbox: Inbox) -> None:
     told.settings = told.settings.model_copy(update={"page": "https://airflow.example.org/af"})
     told.die("a", error=KEY_ERROR)

@@ -142,7 +142,11 @@ class Route(Part):
         description="A JSON Schema, or the path of a file with one (relative to `$REDRIVE_HOME`), which a body has to "
         "fit that a person corrected. It may refer only to parts of itself.",
     )
-    notify: tuple[Notify, ...] = Field(default=(), max_length=20, description="Who is told when people are needed.")
+    notify: tuple[Notify, ...] = Field(
+        default=(),
+        max_length=20,
+        description="Who is told when people are needed. Who is listed twice is told once, of what either entry names.",
+    )
     airflow: InAirflow = Field(default=InAirflow(), description="How Airflow runs the route's DAG.")
     slo: Duration = Field(
         default=timedelta(hours=24),

@@ -144,7 +144,8 @@ class RouteNotifications:
     def _raise(
         self, event: str, present: dict[str, Facts], of: Iterable[str] | None = None, *, once: bool = False
     ) -> None:
-        targets = [target.name for target in self.route.notify if target.wants(event)]
+        # Each once: several entries of one target are one, which wants what any of them does.
+        targets = list(dict.fromkeys(target.name for target in self.route.notify if target.wants(event)))
         notifications.reconcile(self.ledger, self.name, event, present, targets=targets, now=self.now, of=of, once=once)
 
     def send(self) -> None:
