@@ -123,11 +123,8 @@ class RequestContext:
         return _Reading(self.ledger)
 
     def redactor(self, route: str) -> Redactor:
-        """What masks the route's texts; for a route that is no longer configured, whatever any route masks."""
-        if route in self.settings.routes:
-            return redaction.redactor(self.settings.routes[route])
-        rules = {rule for one in self.settings.routes.values() for rule in one.redact}
-        return redaction.of_rules((*sorted(rules), *{redaction.EMAIL, redaction.CARD}.difference(rules)))
+        """What masks the route's texts, also of one that is no longer configured."""
+        return redaction.redactor_of(route, self.settings.routes)
 
     def mask(self, route: str, text: str) -> str:
         """``text`` as people of the page may see it."""

@@ -41,6 +41,14 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     return workshop
 
 
+def broken(file: Path) -> None:
+    """Misspell a key of the route, beside another one that is right."""
+    given = yaml.safe_load(file.read_text())
+    given["routes"]["shop"] = given["routes"]["orders"] | {"sources": [{"queue": "shop-dlq"}]}
+    given["routes"]["orders"]["redcat"] = given["routes"]["orders"].pop("redact")
+    file.write_text(yaml.safe_dump(given))
+
+
 def shown(*words: str) -> str:
     result = CliRunner().invoke(app.app, [*words])
     assert result.exit_code == 0, result.output
@@ -113,6 +121,37 @@ def test_what_people_and_brokers_say_is_masked_and_who_says_it_is_not(workshop: 
     run = workshop.begin(even_if_paused=True)
     report = pipeline.report(workshop.settings, run, **workshop.options())
     assert report["paused"] == "paused by ben@example.org: [redacted email]"
+
+
+def test_what_is_left_of_a_renamed_route_is_masked_by_the_rules_of_all(workshop: Workshop, tmp_path: Path) -> None:
+    workshop.die(BODY, error=ERROR)
+    workshop.cycle()
+    leases.pause(workshop.ledger, "orders", by="ben", reason=f"{PERSONAL[0]}, {PERSONAL[1]}", now=workshop.now())
+    ((message,),) = workshop.query("select message_id from messages")
+    file = tmp_path / "redrive.yaml"
+    file.write_text(file.read_text().replace("  orders:", "  shop:"))
+    for words in (
+        ("status",),
+        ("status", "orders", "--json"),
+        ("review", "list", "--json"),
+        ("review", "show", str(message), "--json"),
+        ("trace", str(message), "--json"),
+    ):
+        text = " ".join(shown(*words).split())
+        assert not [one for one in PERSONAL[:2] if one in text], words
+    (row,) = json.loads(shown("review", "show", str(message), "--json"))
+    assert json.loads(row["payload"])["customer"] == {"name": "[redacted]"}
+
+
+def test_status_shows_no_text_of_a_route_whose_section_is_wrong(workshop: Workshop, tmp_path: Path) -> None:
+    workshop.die(BODY, error=ERROR)
+    workshop.cycle()
+    leases.pause(workshop.ledger, "orders", by="ben", reason="Ana Smith called", now=workshop.now())
+    broken(tmp_path / "redrive.yaml")
+    for words in (("status",), ("status", "--json")):
+        text = shown(*words)
+        assert "[redacted]" in text
+        assert "Ana Smith" not in text
 
 
 def test_a_simulation_is_masked(workshop: Workshop, tmp_path: Path) -> None:

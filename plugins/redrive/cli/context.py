@@ -177,14 +177,16 @@ _TEXTS = frozenset(
 
 
 def masked(settings: "Settings", rows: list[dict[str, Any]], route: str | None = None) -> list[dict[str, Any]]:
-    """Rows about messages as they may be shown: without what their route, or ``route``, redacts."""
-    from redrive.redaction import redactor, said_by  # noqa: PLC0415
+    """Rows about messages as they may be shown: without what their route, or ``route``, redacts, also where it was
+    renamed or removed. Raises :class:`~redrive.errors.SettingsError` for a route whose section is wrong: what it
+    redacts may be what is wrong."""
+    from redrive.redaction import redactor_of, said_by  # noqa: PLC0415
 
     for row in rows:
-        name = route or row["route"]
-        if name in settings.broken:
-            settings.route(name)  # raises: what it redacts may be what is wrong
-        if name not in settings.routes or not (mask := redactor(settings.routes[name])):
+        of = route or row["route"]
+        if of in settings.broken:
+            settings.route(of)  # raises
+        if not (mask := redactor_of(of, settings.routes)):
             continue
         for name in _TEXTS & row.keys():
             row[name] = row[name] and mask(row[name])
@@ -198,6 +200,14 @@ def masked(settings: "Settings", rows: list[dict[str, Any]], route: str | None =
         if row.get("payload_bytes"):
             row["payload_bytes"] = mask(bytes(row["payload_bytes"]).decode("utf-8", "replace")).encode()
     return rows
+
+
+def hidden(rows: list[dict[str, Any]]) -> None:
+    """Take all texts out of rows of a route whose section is wrong, as nobody knows what it redacts."""
+    from redrive.redaction.masks import MASK  # noqa: PLC0415
+
+    for row in rows:
+        row.update({name: MASK for name in _TEXTS & row.keys() if row[name]})
 
 
 def learned_model_here() -> Any:

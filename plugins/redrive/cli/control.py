@@ -8,6 +8,7 @@ import typer
 
 from redrive.cli.context import (
     console,
+    hidden,
     json_line,
     masked,
     open_ledger,
@@ -54,8 +55,11 @@ def status(
             for name in names
         ]
     for one in found:
-        if one["configured"]:
-            masked(settings, [one, *one["gates"], *one["destinations"]], one["route"])
+        rows = [one, *one["gates"], *one["destinations"]]
+        if one["route"] in settings.broken:
+            hidden(rows)
+        else:
+            masked(settings, rows, one["route"])
     if as_json:
         typer.echo(json_line(found))
         return

@@ -1,7 +1,7 @@
 """A route's rules, and what masks texts by them."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, Protocol
 
@@ -118,6 +118,15 @@ class Redactor:
 def redactor(route: Redacts) -> Redactor:
     """What masks texts of this route; ``redactor(route)(text)`` is what may be shown of ``text``."""
     return of_rules(tuple(route.redact))
+
+
+def redactor_of(name: str, routes: Mapping[str, Redacts]) -> Redactor:
+    """What masks texts of the route called ``name``. Of one that is not among ``routes``, because it was renamed or
+    removed, nobody knows any more what it masked: that is whatever any of them masks, mail addresses and cards."""
+    if name in routes:
+        return redactor(routes[name])
+    rules = {rule for one in routes.values() for rule in one.redact}
+    return of_rules((*sorted(rules), *sorted({EMAIL, CARD} - rules)))
 
 
 @lru_cache(maxsize=256)
