@@ -1466,7 +1466,7 @@ def test_the_next_host_is_tried(rabbitmq: servers.RabbitMQ, create: Callable[...
         ({"conn_type": "aws", "host": "h"}, "'aws', not one of amqp"),
         ({"conn_type": "amqp"}, "no host"),
         ({"conn_type": "amqp", "host": "h", "extra": {"mangement_url": "x"}}, "extra.mangement_url is unknown"),
-        ({"conn_type": "amqp", "host": "h", "extra": {"heartbeat": "often"}}, "extra.heartbeat is not a number"),
+        ({"conn_type": "amqp", "host": "h", "extra": {"heartbeat": "often"}}, "extra.heartbeat is no number"),
         ({"conn_type": "amqps", "host": "h", "extra": {"ca_certs": "/nonexistent"}}, "TLS"),
         ({"conn_type": "amqp", "host": "h:1,h:x"}, "host or host:port, with a port from 1 to 65535"),
         ({"conn_type": "amqp", "host": "h:99999"}, "host or host:port, with a port from 1 to 65535"),

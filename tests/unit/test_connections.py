@@ -2,12 +2,14 @@
 
 import json
 import os
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from redrive.brokers.sqs import client
 from redrive.connections import http, lookup
 from redrive.connections.lookup import Connection
 from redrive.errors import ConnectionMissing, SettingsError
@@ -154,3 +156,47 @@ def test_an_address_is_asked_where_it_says() -> None:
 def test_a_database_that_nobody_knows_says_how_to_name_it() -> None:
     with pytest.raises(SettingsError, match=r"connection c: .*'vertica'.*extra.sqlalchemy_url"):
         lookup.sqlalchemy_url(lookup.parse("c", "vertica://h/db"))
+
+
+@pytest.mark.parametrize(
+    ("told", "means"),
+    [
+        ("", True),
+        ("verify=", True),
+        ("verify=true", True),
+        ("verify=no", False),
+        ("verify=False", False),
+        ("verify=/etc/ca.pem", "/etc/ca.pem"),
+    ],
+)
+def test_whom_a_uri_trusts_is_read_from_text(told: str, means: object) -> None:
+    assert lookup.verification(lookup.parse("web", f"https://host.example/?{told}")) == means
+    as_json = {"": {}, "verify=true": {"verify": True}, "verify=False": {"verify": False}}.get(told)
+    if as_json is not None:
+        value = json.dumps({"conn_type": "https", "extra": as_json})
+        assert lookup.verification(lookup.parse("web", value)) == means
+
+
+def test_a_uri_that_trusts_anybody_says_so() -> None:
+    context = http.trust(lookup.parse("web", "https://host.example/?verify=off"))
+    assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_NONE)
+    assert http.trust(lookup.parse("web", "https://host.example/?verify=1")).check_hostname
+    with pytest.raises(SettingsError, match=r"connection web: extra\.verify: No such file"):
+        http.trust(lookup.parse("web", "https://host.example/?verify=/nowhere.pem"))
+
+
+@pytest.mark.parametrize(("told", "means"), [("", 30), ("timeout=", 30), ("timeout=0", 30), ("timeout=2.5", 2.5)])
+def test_a_number_in_a_uri_is_read_from_text(told: str, means: float) -> None:
+    assert lookup.number(lookup.parse("mq", f"pulsar://host.example/?{told}"), "timeout", otherwise=30) == means
+
+
+@pytest.mark.parametrize("told", ["soon", "nan", "inf", "-1"])
+def test_what_is_no_number_is_refused_by_name(told: str) -> None:
+    with pytest.raises(SettingsError, match=r"connection mq: extra\.timeout is no number"):
+        lookup.number(lookup.parse("mq", f"pulsar://host.example/?timeout={told}"), "timeout", otherwise=30)
+
+
+@pytest.mark.parametrize(("told", "means"), [("", True), ("&verify=false", False), ("&verify=true", True)])
+def test_amazons_client_trusts_as_the_uri_says(told: str, means: bool) -> None:
+    made = client.open_client(lookup.parse("aws", f"aws://k:s@/?region_name=eu-west-1{told}"), 5.0)
+    assert made._endpoint.http_session._verify is means

@@ -61,7 +61,7 @@ def mail() -> Iterator[Wire]:
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             self.wfile.write(b"220 here\r\n")
-            while line := self.rfile.readline().decode():
+            while line := self.rfile.readline().decode(errors="replace"):
                 got.append(line.rstrip())
                 if refusal := re.search("<later|<never", line):
                     self.wfile.write(b"450 greylisted\r\n" if refusal[0] == "<later" else b"550 nobody\r\n")
@@ -120,6 +120,24 @@ def test_mail_has_a_subject_receivers_and_an_id_that_stays(mail: Wire, monkeypat
     ]
     with pytest.raises(NotificationFailed, match="mail needs from_email in its extra, and `to` in notify"):
         channels.send(PAUSED, to(connection="post"))
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("disable_ssl=false", "SSLError"),
+        ("disable_ssl=true&disable_tls=false", "SMTPNotSupportedError"),
+        ("disable_ssl=yes&disable_tls=maybe", "extra.disable_tls is neither true nor false"),
+    ],
+)
+def test_mail_is_encrypted_unless_the_connection_says_no_in_a_word_that_means_it(
+    mail: Wire, told: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"smtp://ana:s3cret@127.0.0.1:{mail.port}/?from_email=redrive%40example.org&{told}"
+    monkeypatch.setenv("AIRFLOW_CONN_POST", address)
+    with pytest.raises(NotificationFailed, match=said):
+        channels.send(PAUSED, to(connection="post", to=["ana@example.org"]))
+    assert not [line for line in mail.got if line.startswith(("AUTH", "mail FROM"))]
 
 
 def test_mail_that_only_some_got_is_tried_again_where_that_may_help(

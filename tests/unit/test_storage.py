@@ -79,6 +79,12 @@ def settings_of(uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Set
             {"anonymous": True},
             id="google-anonymous",
         ),
+        pytest.param(
+            "gs://b/p",
+            {"conn_type": "google_cloud_platform", "extra": {"is_anonymous": "yes"}},
+            {"anonymous": True},
+            id="google-anonymous-in-a-uri",
+        ),
     ],
 )
 def test_a_connection_says_what_arrow_takes(uri: str, connection: dict[str, Any], options: dict[str, Any]) -> None:
@@ -105,6 +111,12 @@ def test_a_key_of_google_becomes_a_token_that_travels(monkeypatch: pytest.Monkey
     monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps(key))
     settings = Settings(staging="gs://b/p", staging_connection="store")
     assert storage.access_of_job("store", "gs://b/p", storage.for_job(settings)) == found
+
+
+def test_who_says_in_a_uri_that_he_is_not_anonymous_is_not() -> None:
+    connection = lookup.parse("store", "google-cloud-platform://?is_anonymous=false&keyfile_dict=%7B")
+    with pytest.raises(SettingsError, match="no usable credentials"):
+        storage.access_by(connection, "gs://b/p")
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,16 @@ def _extra_headers(connection: Connection) -> Mapping[str, object]:
 
 
 def trust(connection: Connection) -> ssl.SSLContext:
-    """Whom we believe to be the endpoint: the system's authorities, or those of ``extra.verify``."""
-    verify = connection.extra.get("verify", True)
-    if isinstance(verify, str) and verify.lower() not in ("true", "false"):
-        return ssl.create_default_context(cafile=verify)
-    context = ssl.create_default_context()
-    if str(verify).lower() == "false":
+    """Whom we believe to be the endpoint: the system's authorities, or those of ``extra.verify``.
+
+    Raises :class:`~redrive.errors.SettingsError` where that is no file of authorities.
+    """
+    verify = lookup.verification(connection)
+    try:
+        context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
+    except OSError as error:
+        raise SettingsError(f"connection {connection.conn_id}: extra.verify: {error.strerror or error}") from None
+    if verify is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context

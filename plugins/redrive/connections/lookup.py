@@ -5,6 +5,7 @@ own rules; every other (secrets backend, UI, metadata database) is asked of Airf
 """
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -175,6 +176,29 @@ def flag(connection: Connection, key: str, *, otherwise: bool) -> bool:
     if word in _YES or word in _NO:
         return word in _YES
     raise SettingsError(f"connection {connection.conn_id}: extra.{key} is neither true nor false")
+
+
+def number(connection: Connection, key: str, *, otherwise: float) -> float:
+    """A number of more than nothing in the extra, where a URI has it as text; ``otherwise`` where it says nothing, or
+    0. Raises :class:`~redrive.errors.SettingsError` for anything else."""
+    told = connection.extra.get(key)
+    try:
+        found = float(told or otherwise)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not (math.isfinite(found) and found >= 0):
+        raise SettingsError(f"connection {connection.conn_id}: extra.{key} is no number")
+    return found or otherwise
+
+
+def verification(connection: Connection) -> bool | str:
+    """Whether a server's certificate is verified, as ``extra.verify`` says; a text is the file of the authorities that
+    are trusted. True where it says nothing."""
+    told = connection.extra.get("verify")
+    word = "" if told is None else str(told).strip()
+    if not word or word.lower() in _YES:
+        return True
+    return False if word.lower() in _NO else word
 
 
 def _from_uri(conn_id: str, uri: str) -> Connection:

@@ -8,6 +8,7 @@ asks the environment there, and where that knows nothing either, it goes as whom
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -130,7 +131,7 @@ def _gs(connection: Connection, uri: str) -> dict[str, Any]:
         from google.auth.transport.requests import Request  # noqa: PLC0415
         from google.oauth2 import service_account  # noqa: PLC0415
     extra = {key.removeprefix("extra__google_cloud_platform__"): value for key, value in connection.extra.items()}
-    if extra.get("is_anonymous"):
+    if lookup.flag(replace(connection, extra=extra), "is_anonymous", otherwise=False):
         return {"anonymous": True}
     try:
         if key := extra.get("keyfile_dict"):

@@ -258,7 +258,8 @@ def _by_mail(notification: Notification, connection: Connection, to: Sequence[st
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(f"{notification.text}\n\nEvents: {', '.join(one.id for one in notification.events)}\n")
     # As Airflow's hook has it: TLS from the start unless disable_ssl, and else STARTTLS unless disable_tls.
-    secure = not connection.extra.get("disable_ssl", False)
+    secure = not lookup.flag(connection, "disable_ssl", otherwise=False)
+    plain = lookup.flag(connection, "disable_tls", otherwise=False)
     host, port = connection.host or "localhost", connection.port or (465 if secure else 25)
     trust = ssl.create_default_context()
     with (
@@ -266,7 +267,7 @@ def _by_mail(notification: Notification, connection: Connection, to: Sequence[st
         if secure
         else smtplib.SMTP(host, port, timeout=TIMEOUT)
     ) as link:
-        if not secure and not connection.extra.get("disable_tls", False):
+        if not secure and not plain:
             link.starttls(context=trust)
         if connection.login and connection.password:
             link.login(connection.login, connection.password)

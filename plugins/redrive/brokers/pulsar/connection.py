@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pulsar
 
 from redrive.brokers.pulsar.admin import Admin
-from redrive.connections.lookup import Connection, address, flag
+from redrive.connections.lookup import Connection, address, flag, number
 from redrive.errors import SettingsError
 
 _EXTRA = frozenset(
@@ -76,7 +76,7 @@ def place_of(connection: Connection) -> Place:
     certificate, key = extra.get("tls_certificate"), extra.get("tls_private_key")
     secure = connection.conn_type == "pulsar+ssl" or flag(connection, "tls", otherwise=False)
     named = flag(connection, "tls_validate_hostname", otherwise=True)
-    timeout = float(extra.get("timeout") or 30)
+    timeout = number(connection, "timeout", otherwise=30)
     prove, headers = _credentials(connection, certificate, key)
     context = None
     if secure:

@@ -2,7 +2,7 @@
 
 import math
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pika
@@ -10,7 +10,7 @@ import pika
 from redrive.brokers.rabbitmq.kind import MAX_BYTES
 from redrive.brokers.rabbitmq.management import Management
 from redrive.brokers.rabbitmq.session import Hosts
-from redrive.connections.lookup import LAST_PORT, Connection, address, flag
+from redrive.connections.lookup import LAST_PORT, Connection, address, flag, number
 from redrive.errors import SettingsError
 
 _TYPES = ("amqp", "amqps", "rabbitmq")
@@ -37,8 +37,8 @@ def arguments(connection: Connection, sleep: Callable[[float], None]) -> dict[st
     user, password = connection.login or "guest", connection.password or "guest"
     port = connection.port or (5671 if context else 5672)
     server_hostname = extra.get("server_hostname")
-    heartbeat = _number(name, extra, "heartbeat", 180)
-    timeout = _number(name, extra, "timeout", 30)
+    heartbeat = number(connection, "heartbeat", otherwise=180)
+    timeout = number(connection, "timeout", otherwise=30)
     hosts = []
     for one in connection.host.split(","):
         host, _, own_port = one.strip().partition(":")
@@ -60,7 +60,7 @@ def arguments(connection: Connection, sleep: Callable[[float], None]) -> dict[st
     management = None
     url = extra.get("management_url")
     if not url and extra.get("management_port"):
-        own = _number(name, extra, "management_port", 0)
+        own = number(connection, "management_port", otherwise=0)
         if not 1 <= own <= LAST_PORT:
             raise SettingsError(f"{name}: extra.management_port is no number from 1 to {LAST_PORT}")
         url = f"{'https' if context else 'http'}://{hosts[0].host}:{int(own)}"
@@ -74,10 +74,10 @@ def arguments(connection: Connection, sleep: Callable[[float], None]) -> dict[st
     return {
         "hosts": Hosts(hosts, subject=name, timeout=timeout, sleep=sleep),
         "management": management,
-        "confirm_timeout": _number(name, extra, "confirm_timeout", 60),
-        "blocked_timeout": _number(name, extra, "blocked_timeout", 120),
+        "confirm_timeout": number(connection, "confirm_timeout", otherwise=60),
+        "blocked_timeout": number(connection, "blocked_timeout", otherwise=120),
         "keep_expiration": flag(connection, "keep_expiration", otherwise=False),
-        "max_message_bytes": int(_number(name, extra, "max_message_bytes", MAX_BYTES)),
+        "max_message_bytes": int(number(connection, "max_message_bytes", otherwise=MAX_BYTES)),
     }
 
 
@@ -97,10 +97,3 @@ def _tls(name: str, connection: Connection) -> ssl.SSLContext | None:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _number(name: str, extra: Mapping[str, Any], key: str, default: float) -> float:
-    try:
-        return float(extra.get(key) or default)
-    except (TypeError, ValueError):
-        raise SettingsError(f"{name}: extra.{key} is not a number") from None

@@ -45,7 +45,8 @@ def open_client(connection: Connection, read_timeout: float) -> Any:
             region_name=extra.get("region_name"),
             profile_name=extra.get("profile_name"),
         )
-        return session.client("sqs", endpoint_url=extra.get("endpoint_url"), verify=extra.get("verify"), config=config)
+        verify = lookup.verification(connection) if "verify" in extra else None  # boto3 has a default of its own
+        return session.client("sqs", endpoint_url=extra.get("endpoint_url"), verify=verify, config=config)
     except boto.NoRegionError:
         raise SettingsError(f"connection {connection.conn_id}: no region; give extra.region_name") from None
     except (boto.ProfileNotFound, boto.PartialCredentialsError, ValueError) as error:
