@@ -2,7 +2,9 @@
 
 import base64
 import json
+import os
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
@@ -17,6 +19,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic import ValidationError
 
+import redrive
 from redrive.connections import processed_check
 from redrive.connections.processed_check import Checker
 from redrive.errors import CheckFailed, KeysRefused
@@ -175,6 +178,45 @@ def test_an_answer_that_takes_too_long_is_a_failure(shop: sqlite3.Connection, mo
     with pytest.raises(CheckFailed, match="no answer within"):
         checker.processed(["m-1"])
     over.set()
+    checker.close()
+
+
+def test_no_program_waits_at_its_end_for_a_database_that_never_answers(tmp_path: Path) -> None:
+    """A program of its own: a thread that the interpreter joins would hold it."""
+    endless = "with recursive n(x) as (select 1 union all select x + 1 from n) select x from n where x in :keys"
+    code = (
+        "from datetime import timedelta; from redrive.connections.processed_check import Checker;"
+        "from redrive.settings import ProcessedCheck;"
+        f"check = ProcessedCheck(connection='orders_db', query={endless!r}, key='key', timeout=timedelta(seconds=0.2));"
+        "Checker(check).processed(['-1'])"
+    )
+    env = os.environ | {
+        "AIRFLOW_CONN_ORDERS_DB": json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "orders.db")}),
+        "PYTHONPATH": str(Path(redrive.__file__).parents[1]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, env=env, timeout=60
+    )
+    assert done.returncode == 1
+    assert "no answer within 0:00:00.2" in done.stderr
+
+
+def test_a_question_whose_time_was_over_before_it_began_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, over = list[str](), threading.Event()
+
+    def run(_: Checker, keys: Sequence[str]) -> set[str]:
+        asked.extend(keys)
+        over.wait(60)
+        return set()
+
+    monkeypatch.setattr(Checker, "_run", run)
+    checker = Checker(a_check().model_copy(update={"timeout": timedelta(seconds=0.1)}))
+    for key in ("m-1", "m-2"):
+        with pytest.raises(CheckFailed, match="no answer within"):
+            checker.processed([key])
+    over.set()
+    assert checker.processed(["m-3"]) == set()
+    assert asked == ["m-1", "m-3"]
     checker.close()
 
 

@@ -20,9 +20,12 @@ credentials go to the host that the connection names and to no other.
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -58,6 +61,45 @@ class _Records(Protocol):
     def close(self) -> None: ...
 
 
+class _Aside:
+    """A thread that answers one question after the other. Nobody waits for its end, not even the end of the program:
+    what it asks may never answer."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._asked: SimpleQueue[tuple[Future[set[str]], Callable[[], set[str]]] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def answer(self, question: Callable[[], set[str]], seconds: float) -> set[str]:
+        """What ``question`` returns or raises; TimeoutError where it takes longer than ``seconds`` with what waits
+        before it. One that was not begun by then is never asked."""
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+        answer: Future[set[str]] = Future()
+        self._asked.put((answer, question))
+        try:
+            return answer.result(seconds)
+        finally:
+            answer.cancel()
+
+    def close(self) -> None:
+        """Let the thread end, after what it is asking."""
+        self._asked.put(None)
+
+    def _work(self) -> None:
+        while (one := self._asked.get()) is not None:
+            answer, question = one
+            if not answer.set_running_or_notify_cancel():
+                continue
+            try:
+                found = question()
+            except BaseException as error:  # it is the caller's to raise
+                answer.set_exception(error)
+            else:
+                answer.set_result(found)
+
+
 class Checker:
     """Runs one route's ``processed_check``. Close it when done; it holds a connection.
 
@@ -68,7 +110,7 @@ class Checker:
         self.refused = set[str]()
         self._check = check
         self._records: _Records | None = None
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="processed-check")
+        self._aside = _Aside("processed-check")
 
     def processed(self, keys: Iterable[str]) -> set[str]:
         """Those of ``keys`` that were processed."""
@@ -99,7 +141,7 @@ class Checker:
 
     def close(self) -> None:
         """Give the connection back."""
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        self._aside.close()
         if self._records is not None:
             self._records.close()
 
@@ -107,7 +149,7 @@ class Checker:
         where = f"processed_check through connection {self._check.connection}"
         try:
             # A thread, because no option limits the time of a query on every database, or of a name look-up.
-            return self._worker.submit(self._run, keys).result(timeout=self._check.timeout.total_seconds())
+            return self._aside.answer(partial(self._run, keys), self._check.timeout.total_seconds())
         except TimeoutError as error:
             raise CheckFailed(f"{where}: no answer within {self._check.timeout}") from error
         except (sa.exc.SQLAlchemyError, OSError, HTTPException) as error:
