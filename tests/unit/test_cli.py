@@ -604,7 +604,7 @@ def test_a_run_until_done_waits_for_what_is_due_and_ends_when_nothing_is_left(
     settings = load(folder / "redrive.yaml")
 
     def pause(drained: int, *, watch: bool = False) -> float | None:
-        found = runs._before_next(settings, "orders", {"drained": drained}, watch=watch)
+        found = runs._before_next(settings, "orders", Selection(), {"drained": drained}, watch=watch)
         return None if found is None else found.total_seconds()
 
     assert pause(0) is None
@@ -621,6 +621,45 @@ def test_a_run_until_done_waits_for_what_is_due_and_ends_when_nothing_is_left(
             sql("update messages set next_attempt_at = :due_at"), {"due_at": datetime.now(UTC) + timedelta(hours=1)}
         )
     assert pause(0) == 60
+
+
+def test_a_run_of_a_part_until_done_ends_when_nothing_of_that_part_is_left(
+    folder: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workshop = Workshop(folder)
+    workshop.die("later", error=THROTTLED)
+    workshop.cycle()
+    assert workshop.states() == {"waiting": 1}
+    ((group, source),) = workshop.query("select group_id, source from messages")
+
+    def ends(**chosen: Any) -> bool:
+        return runs._before_next(workshop.settings, "orders", Selection(**chosen), {"drained": 0}, watch=False) is None
+
+    now = datetime.now(UTC)
+    mine = {"causes": ["throttled"], "groups": [group], "sources": [source], "attributes": [("message_id", "later")]}
+    others = {"causes": ["poison"], "groups": [group + 1], "sources": ["a"], "attributes": [("message_id", "b")]}
+    for key, value in mine.items():
+        assert not ends(**{key: value}), key
+        assert "left: 1 waiting; the next run in 2 s" in capsys.readouterr().err
+    for key, value in others.items():
+        assert ends(**{key: value}), key
+    assert ends(since=now + timedelta(days=9000))
+    assert not ends(limit=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--dry-run", "--until-done"], "--dry-run shows what the next run would do: without --until-done"),
+        (["--dry-run", "--watch"], "without --watch"),
+        (["--until-done", "--source", "orders-dlq"], "has an outcome once every source is drained, and late would not"),
+    ],
+)
+def test_what_can_not_be_asked_of_one_run_is_refused(folder: Path, ledger: Ledger, words: list[str], said: str) -> None:
+    path = folder / "redrive.yaml"
+    path.write_text(path.read_text().replace("kind: dead_letter}]", "kind: dead_letter}, {queue: late}]"))
+    done = redrive(folder, "run", "orders", *words)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
 def test_a_route_that_is_watched_is_watched_on_whatever_failed(

@@ -1,6 +1,9 @@
 """Runs of a route: the whole loop, one of its stages, or a replay of its past."""
 
 import time
+from collections.abc import Iterable
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,9 +30,12 @@ from redrive.errors import (
     QueuesFailed,
     RoutePaused,
     StagingError,
+    UsageError,
 )
 
 if TYPE_CHECKING:
+    from redrive.ledger.account.inspecting import Chosen
+    from redrive.ledger.engine import Ledger
     from redrive.ledger.selecting import Selection
     from redrive.settings import Settings
     from redrive.stages.context import Progress, Run
@@ -58,15 +64,21 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run the whole loop for ROUTE: drain, classify, resolve, plan, deliver, escalate, report. Once, unless told."""
+    if dry_run and (until_done or watch):
+        raise UsageError(
+            f"--dry-run shows what the next run would do: without {'--watch' if watch else '--until-done'}"
+        )
     settings = read_settings()
     if dry_run:
         _preview(settings, route, selection, as_json)
         return
+    if until_done and not watch:
+        _refuse_to_wait_for_ever(settings, route, selection)
     report: dict[str, Any] = {}
     while True:
         try:
             report = _run_once(settings, route, selection, as_json, wait=wait or until_done or watch)
-            pause = _before_next(settings, route, report, watch=watch) if until_done or watch else None
+            pause = _before_next(settings, route, selection, report, watch=watch) if until_done or watch else None
         except _MAY_PASS as error:
             if not watch:
                 raise
@@ -105,16 +117,21 @@ def _run_once(settings: "Settings", route: str, selection: "Selection", as_json:
 PAUSES = (timedelta(seconds=2), timedelta(seconds=60))
 
 
-def _before_next(settings: "Settings", route: str, report: dict[str, Any], *, watch: bool) -> timedelta | None:
+def _before_next(
+    settings: "Settings", route: str, selection: "Selection", report: dict[str, Any], *, watch: bool
+) -> timedelta | None:
     """How long to wait until the next run has something to do; None where nothing is left for it. Tells it too."""
     from redrive.ledger.account import inspecting  # noqa: PLC0415
 
-    with open_ledger(settings) as ledger, ledger.read() as connection:
-        left = inspecting.to_do(connection, route, utc_now())
+    with open_ledger(settings) as ledger:
+        of = _chosen(settings, ledger, route, selection)
+        with ledger.read() as connection:
+            left = inspecting.to_do(connection, route, utc_now(), of)
     for sentence in left.stuck:
         typer.echo(f"redrive: {sentence}", err=True)
     if not watch and not left.messages and not report["drained"]:
-        typer.echo(f"done: nothing is left on {route} that a run could do", err=True)
+        what = "nothing" if of is None else "nothing of what you chose"
+        typer.echo(f"done: {what} is left on {route} that a run could do", err=True)
         return None
     shortest, pause = PAUSES
     if report["drained"]:
@@ -125,6 +142,42 @@ def _before_next(settings: "Settings", route: str, report: dict[str, Any], *, wa
         f"left: {left.words or 'nothing'}; the next run in {pause.total_seconds():.0f} s (Ctrl-C ends it)", err=True
     )
     return pause
+
+
+def _refuse_to_wait_for_ever(settings: "Settings", route: str, selection: "Selection") -> None:
+    """UsageError where runs of the selection never learn what became of what they send."""
+    left_out = [one.queue for one in settings.route(route).sources if one.queue not in selection.sources]
+    if selection.sources and left_out:
+        raise UsageError(
+            f"--until-done with --source: what was sent has an outcome once every source is drained, and"
+            f" {', '.join(left_out)} would not be. Leave --source out, or run it once"
+        )
+
+
+def _chosen(
+    settings: "Settings", ledger: "Ledger", route: str, selection: "Selection"
+) -> "dict[tuple[str, int | None], Chosen] | None":
+    """What of the route the selection takes; None: everything."""
+    from redrive.connections import storage  # noqa: PLC0415
+    from redrive.ledger.account import inspecting  # noqa: PLC0415
+    from redrive.ledger.selecting import Selection, stage_selection  # noqa: PLC0415
+    from redrive.stages import attributes  # noqa: PLC0415
+
+    if replace(selection, limit=None) == Selection():
+        return None
+    found: dict[tuple[str, int | None], Chosen] = {}
+    with ExitStack() as stack:
+        parts: Iterable[Selection] = [selection]
+        if selection.attributes:
+            staging = stack.enter_context(closing(storage.staging(settings)))
+            states = ", ".join(f"'{state}'" for state in inspecting.SELECTED)
+            parts = attributes.parts(ledger, staging, route, selection, where=f"state in ({states})")
+        for part in parts:
+            with ledger.read() as connection:
+                stage_selection(ledger, connection, part)
+                for key, one in inspecting.chosen(connection, route, part).items():
+                    found[key] = found[key].and_also(one) if key in found else one
+    return found
 
 
 def _tell(report: dict[str, Any], as_json: bool) -> None:

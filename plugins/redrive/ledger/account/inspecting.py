@@ -1,9 +1,9 @@
 """Read-only views of the ledger for people and programs: status, review, the life of a message."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from sqlalchemy.engine import Connection, RowMapping
 
@@ -13,6 +13,7 @@ from redrive.ledger.delivery import breakers, expiry, gate_waits, observations, 
 from redrive.ledger.engine import parse_instant, sql
 from redrive.ledger.predicates import HERE, UNDECIDED_REVIEW, UNFINISHED, WATCHED
 from redrive.ledger.review import applying
+from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import FINISHED, State
 from redrive.message import index_key
@@ -220,9 +221,49 @@ class ToDo(NamedTuple):
     stuck: list[str]  # what only a person can end
 
 
-def to_do(connection: Connection, route: str, now: datetime) -> ToDo:
-    """What is left for runs: nothing that waits for people, and nothing behind a gate that only a person can move."""
+#: What runs of a selection leave alone where it is not selected. All else they see to as every run does.
+SELECTED = (State.CLASSIFIED, State.HELD, State.WAITING)
+
+
+class Chosen(NamedTuple):
+    """How many messages of one state and group a selection takes, and when the first of them is due."""
+
+    messages: int
+    due: datetime | None
+
+    def and_also(self, other: Self) -> "Chosen":
+        """Both together."""
+        return Chosen(
+            self.messages + other.messages,
+            min((at for at in (self.due, other.due) if at is not None), default=None),
+        )
+
+
+def chosen(connection: Connection, route: str, selection: Selection) -> dict[tuple[str, int | None], Chosen]:
+    """What a selection takes of the messages that are :data:`SELECTED`, by state and group. Of one by attributes the
+    ids have to be staged (:func:`~redrive.ledger.selecting.stage_selection`)."""
+    where, values = selection.where()
+    rows = connection.execute(
+        sql(
+            "select state, group_id, count(*) as n, min(next_attempt_at) as due from messages where route = :route"
+            f" and state in ({', '.join(repr(state.value) for state in SELECTED)}) and {where} group by state, group_id"
+        ),
+        {"route": route, **values},
+    )
+    return {(row.state, row.group_id): Chosen(int(row.n), parse_instant(row.due)) for row in rows}
+
+
+def to_do(
+    connection: Connection,
+    route: str,
+    now: datetime,
+    of: Mapping[tuple[str, int | None], Chosen] | None = None,
+) -> ToDo:
+    """What is left for runs: nothing that waits for people, and nothing behind a gate that only a person can move.
+    ``of``: for runs of what was :func:`chosen`; None for those of everything."""
     places = balance.of_route(connection, route)
+    if of is not None:
+        places |= {state: sum(one.messages for (its, _), one in of.items() if its == state) for state in SELECTED}
     found = {place: places[place] for place in _MOVED_BY_RUNS if places.get(place)}
     awaited = _watching(connection, route)
     unseen = _unseen(connection, route, awaited["untold"], now - LONGEST_LOOK)
@@ -230,17 +271,27 @@ def to_do(connection: Connection, route: str, now: datetime) -> ToDo:
         found["sent"] = watched
     gates = breakers.of_groups(connection, route)
     waits = gate_waits.waits(connection, route, now, gates)
+    if of is not None:
+        groups = {group for _, group in of}
+        waits = [one for one in waits if one.destination is not None or one.group_id in groups]
     stuck = [one for one in waits if one.stuck or one.stage == "failed"]
     behind = {one.group_id for one in stuck}
-    out_of_reach = sum(gate.held for gate in gates if gate.group_id in behind)
+    if of is None:
+        out_of_reach = sum(gate.held for gate in gates if gate.group_id in behind)
+    else:
+        out_of_reach = sum(one.messages for (its, group), one in of.items() if its == State.HELD and group in behind)
     if out_of_reach:
         found["held"] = found.get("held", 0) - out_of_reach
-    due = _one(
-        connection,
-        "select min(next_attempt_at) as due from messages where route = :route and state = 'waiting'",
-        route=route,
-    )
-    times = [parse_instant(due["due"]) if due else None, *(one.until for one in waits)]
+    if of is None:
+        row = _one(
+            connection,
+            "select min(next_attempt_at) as due from messages where route = :route and state = 'waiting'",
+            route=route,
+        )
+        due = [parse_instant(row["due"]) if row else None]
+    else:
+        due = [one.due for (its, _), one in of.items() if its == State.WAITING]
+    times = [*due, *(one.until for one in waits)]
     return ToDo(
         sum(found.values()),
         ", ".join(f"{n:,} {place.replace('_', ' ')}" for place, n in found.items() if n > 0),
