@@ -555,6 +555,24 @@ def test_aliases_do_not_blow_up() -> None:
 def test_secrets_are_not_repeated() -> None:
     for text in ("database: mysql://u:hunter2@h/d", "spark: {conf: {k: [hunter2]}}"):
         assert "hunter2" not in "\n".join(refusal(text))
+    for text in (
+        "spark: {runner: connect, remote: 'spark:15002/;token=hunter2'}",
+        "spark: {history: 'ftp://u:hunter2@h'}",
+        "spark: {batch_bucket: 'file://u:hunter2@h'}",
+        "page: 'ftp://u:hunter2@h'",
+        "staging: 'ftp://u:hunter2@h/folder'",
+    ):
+        (said,) = refusal(text)
+        assert "hunter2" not in said
+        assert said.startswith(text.partition(":")[0])
+    for route in (
+        "notify: [{connection: chat, path: 'services/hunter2'}]",
+        "notify: [{notifier: a.B, arguments: hunter2}]",
+        "processed_check: {connection: shop, key: key, path: 'done?token=hunter2'}",
+        "processed_check: {connection: shop, key: key, path: /done, request: hunter2}",
+    ):
+        assert "hunter2" not in route_refusal(route)
+    assert "not 'often'" in route_refusal("requeue_attempts: often")
     for connection in ("connection: amqp://u:hunter2@h", "notify: [{connection: 'https://u:hunter2@h'}]"):
         (said,) = route_refusal(connection).splitlines()
         assert "hunter2" not in said

@@ -101,8 +101,9 @@ class Settings(Part):
     def _staging_is_where_arrow_can_write(cls, place: str) -> str:
         scheme, separator, rest = place.partition("://")
         if separator and (scheme not in ("s3", "gs", "abfs", "abfss", "file") or not rest.strip("/")):
+            shown = f"{scheme}://…" if "@" in place or "?" in place else place  # a password may stand there
             raise ValueError(
-                f"{quoted(place)}: write a folder, s3://bucket/prefix, gs://bucket/prefix or "
+                f"{quoted(shown)}: write a folder, s3://bucket/prefix, gs://bucket/prefix or "
                 "abfs://container@account.dfs.core.windows.net/prefix"
             )
         if separator:

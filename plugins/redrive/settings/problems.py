@@ -69,13 +69,27 @@ def line_of(key: Key, detail: ErrorDetails) -> str:
             for python, yaml in _IN_YAML:
                 text = python.sub(yaml, text)
             given = detail["input"]
-            # A database's address and Spark's properties may hold secrets, so they are not repeated.
-            if isinstance(given, str | int | float) and key[:1] != ("database",) and key[:2] != ("spark", "conf"):
+            if isinstance(given, str | int | float) and not _may_be_secret(key):
                 text += f", not {quoted(given)}"
             choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ").split(", ")
             if isinstance(given, str) and len(choices) > 1:
                 text += nearest(given, choices)
     return f"{dotted(key)}: {text}"
+
+
+#: Keys of which a value, or what is in it, may be a secret or hold one: addresses, paths of webhooks, what goes into a
+#: request. Errors don't repeat it.
+_SECRETIVE = frozenset(
+    {
+        *("arguments", "batch_bucket", "conf", "database", "history", "master", "page", "path", "query", "remote"),
+        *("request", "staging"),
+    }
+)
+
+
+def _may_be_secret(key: Key) -> bool:
+    own = key[2:] if key[:1] == ("routes",) else key  # a route may be called anything
+    return not _SECRETIVE.isdisjoint(own)
 
 
 def first_causes(error: ValidationError) -> list[ErrorDetails]:
