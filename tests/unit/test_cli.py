@@ -598,6 +598,20 @@ def test_a_release_lets_as_many_go_first_as_it_is_told(folder: Path, ledger: Led
     assert (done.returncode, "--limit is for a group" in done.stderr) == (2, True)
 
 
+def test_a_release_of_a_failed_group_promises_nothing_that_can_not_happen(folder: Path, ledger: Ledger) -> None:
+    workshop = Workshop(folder, canary={"first": 3})
+    workshop.die(*"abc", error="the flux capacitor said hm")
+    workshop.cycle()
+    workshop.change("update breakers set stage = 'failed', reason = '3 of 3 came back.' where group_id is not null")
+    ((group,),) = workshop.query("select group_id from breakers where group_id is not null")
+    for words in (["--dry-run"], []):
+        told = redrive(folder, "release", "orders", str(group), *words)
+        assert told.returncode == 0
+        assert f"nothing of group {group} of orders is held" in told.stdout
+        assert f"`redrive review redeliver --group {group} --route orders` sends it" in told.stdout
+        assert "in the next run" not in told.stdout
+
+
 def test_a_run_until_done_waits_for_what_is_due_and_ends_when_nothing_is_left(
     folder: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -153,13 +153,17 @@ def release(
             return
         assert group is not None  # noqa: S101 - one of the two was given
         with ledger.read() as connection:
-            held = _gate_of(connection, route, group).held
+            gate = _gate_of(connection, route, group)
+        held = gate.held
         at_once = held if first is None else min(first, held)
         # Where nobody sits there it is a program, which has always gone ahead.
         if at_once > ASK_FROM and not yes and sys.stdin.isatty():
             typer.confirm(f"Let {at_once:,} messages of group {group} of {route} go at once?", abort=True)
         if not breakers.release_group(ledger, route, group, first=first, by=getpass.getuser(), now=utc_now()):
             raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
+    if not held:
+        typer.echo(_nothing_held(route, gate, first))
+        return
     typer.echo(
         f"group {group} of {route} goes in the next run, all of it"
         if first is None
@@ -177,6 +181,17 @@ def _gate_of(connection: "Connection", route: str, group: int | None) -> "GroupG
     if gate.stage == "open":  # to try a canary again would hold back what goes
         raise UsageError(f"the gate of group {group} of {route} is open: it holds nothing back")
     return gate
+
+
+def _nothing_held(route: str, gate: "GroupGate", first: int | None) -> str:
+    """What a release does where nothing stands behind the gate, and where the messages are."""
+    then = "goes at once" if first is None else f"tries a canary of up to {first:,}"
+    asked = (
+        f"; what failed waits for people: `redrive review redeliver --group {gate.group_id} --route {route}` sends it"
+        if gate.stage == "failed"
+        else ""
+    )
+    return f"nothing of group {gate.group_id} of {route} is held: a release is for what comes, which {then}{asked}"
 
 
 def _holds_nothing(route: str, destination: str) -> str:
@@ -204,5 +219,8 @@ def _would_release(
                 )
             return
         gate = _gate_of(connection, route, group)
+    if not gate.held:
+        typer.echo(_nothing_held(route, gate, first))
+        return
     would = "all of them would go" if first is None else f"{min(first, gate.held):,} of them would go first"
     typer.echo(f"group {group} of {route} is {gate.stage}: {gate.held:,} messages are held; {would} in the next run")
