@@ -338,7 +338,10 @@ def test_a_decision_about_many_is_asked_for_once_more_or_only_tried(folder: Path
     put_before_people(ledger, *range(1, 102), group=7)
     tried = redrive(folder, "review", "discard", "--group", "7", "--dry-run")
     assert (tried.returncode, tried.stdout) == (0, "101 messages would be decided: discard\n")
-    assert redrive(folder, "review", "discard", "--group", "7").returncode == 1, "nobody answers"
+    for given in ("", "n\n"):  # nobody answers, or says no
+        told = redrive(folder, "review", "discard", "--group", "7", given=given)
+        assert told.returncode == 1
+        assert told.stderr.splitlines()[-1] == "redrive: not confirmed, nothing was changed; --yes goes ahead"
     with ledger.read() as connection:
         assert (
             connection.exec_driver_sql("select count(*) from escalated_messages where decision is null").scalar() == 101

@@ -81,7 +81,8 @@ def main() -> None:
     except KeyboardInterrupt as interrupted:
         typer.echo(f"redrive: {interrupted or 'interrupted'}", err=True)
         sys.exit(130)
-    except typer.Abort:
+    except typer.Abort:  # of a question for a value: questions for a yes say it themselves
+        typer.echo("\nredrive: no answer, nothing was changed", err=True)
         sys.exit(1)
     except Exception as error:
         # Wrong use of an option: Typer's own copy of Click raises these, and exports no common base class.

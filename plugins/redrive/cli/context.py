@@ -76,6 +76,17 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def confirm(question: str) -> None:
+    """Go on where somebody says yes; where not, or where nobody answers, say so and end the command with 1."""
+    try:
+        if typer.confirm(question):
+            return
+    except typer.Abort:
+        typer.echo(err=True)  # the question's line has no end yet
+    typer.echo("redrive: not confirmed, nothing was changed; --yes goes ahead", err=True)
+    raise typer.Exit(1)
+
+
 def json_line(value: Any) -> str:
     """``value`` as a line of JSON: what a database counts as a number, bytes as Base64, times as text with their zone,
     whichever database has them."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from redrive.cli.context import (
+    confirm,
     console,
     hidden,
     json_line,
@@ -158,7 +159,7 @@ def release(
         at_once = held if first is None else min(first, held)
         # Where nobody sits there it is a program, which has always gone ahead.
         if at_once > ASK_FROM and not yes and sys.stdin.isatty():
-            typer.confirm(f"Let {at_once:,} messages of group {group} of {route} go at once?", abort=True)
+            confirm(f"Let {at_once:,} messages of group {group} of {route} go at once?")
         if not breakers.release_group(ledger, route, group, first=first, by=getpass.getuser(), now=utc_now()):
             raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
     if not held:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from redrive.cli.context import json_line, open_ledger, print_counts, read_settings, selection_of
+from redrive.cli.context import confirm, json_line, open_ledger, print_counts, read_settings, selection_of
 from redrive.cli.held_run import held
 from redrive.cli.options import ASK_FROM, AsJson, DryRun, Groups, RouteName, Wait
 from redrive.message import MOST_MESSAGES
@@ -45,7 +45,7 @@ def restore(
         return
     # Where nobody sits there it is a program, which has always gone ahead.
     if count + staged > ASK_FROM and not yes and sys.stdin.isatty():
-        typer.confirm(f"Put {count + staged:,} messages of {route} back into their queues?", abort=True)
+        confirm(f"Put {count + staged:,} messages of {route} back into their queues?")
     with held(settings, route, selection, as_json, trigger="restore", even_if_paused=True, wait=wait) as (
         current,
         progress,
@@ -110,10 +110,9 @@ def forget_batch(
     settings.route(route)
     found = give_up_batch.look(settings, route, batch)
     if not yes:
-        typer.confirm(
+        confirm(
             f"Batch {batch} holds {found['copies']} copies, which may be nowhere else. {found['watched']} sends are"
-            " watched that may have come back in it; nobody will know of these, and they stay sent. Give it up?",
-            abort=True,
+            " watched that may have come back in it; nobody will know of these, and they stay sent. Give it up?"
         )
     with held(settings, route, selection_of(), as_json, trigger="forget-batch", even_if_paused=True) as (
         current,

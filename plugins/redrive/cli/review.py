@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redrive.cli.context import (
+    confirm,
     console,
     json_line,
     masked,
@@ -118,7 +119,7 @@ def _decide(
             typer.echo(f"{found.questions} messages would be decided: {decision}")
         elif found.questions:
             if found.questions > ASK_FROM and not yes:
-                typer.confirm(f"{decision} {found.questions:,} messages?", abort=True)
+                confirm(f"{decision} {found.questions:,} messages?")
             count = decisions.decide(
                 ledger,
                 choice,
