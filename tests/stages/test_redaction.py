@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from redrive.brokers.base import Broker
 from redrive.cli import app
+from redrive.errors import SettingsError
 from redrive.ledger import leases
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
@@ -152,6 +153,22 @@ def test_status_shows_no_text_of_a_route_whose_section_is_wrong(workshop: Worksh
         text = shown(*words)
         assert "[redacted]" in text
         assert "Ana Smith" not in text
+
+
+def test_a_route_whose_section_is_wrong_keeps_the_review_from_no_other(workshop: Workshop, tmp_path: Path) -> None:
+    workshop.die(BODY, error="KeyError: sku")
+    workshop.cycle()
+    workshop.change("update escalated_messages set route = 'shop'")
+    workshop.die(BODY, error="KeyError: sku")
+    workshop.cycle()
+    assert {one["route"] for one in json.loads(shown("review", "list", "--json"))} == {"orders", "shop"}
+    broken(tmp_path / "redrive.yaml")
+    result = CliRunner().invoke(app.app, ["review", "list", "--json"])
+    assert result.exit_code == 0
+    assert [one["route"] for one in json.loads(result.stdout)] == ["shop"]
+    assert "redrive: 1 groups of route orders are not shown until that is mended" in result.stderr
+    refused = CliRunner().invoke(app.app, ["review", "list", "--route", "orders"])
+    assert isinstance(refused.exception, SettingsError)
 
 
 def test_a_simulation_is_masked(workshop: Workshop, tmp_path: Path) -> None:
