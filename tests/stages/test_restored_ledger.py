@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from redrive.errors import PathTaken
+from redrive.errors import PathTaken, UsageError
 from redrive.ledger.drain import adopting, batches
 from redrive.ledger.engine import Ledger, sql
 from redrive.stages import pipeline
@@ -310,4 +310,9 @@ def test_ledgers_that_share_a_folder_leave_each_other_alone_and_are_told(worksho
         theirs = connection.execute(sql("select ledger_id from ledger_identity")).scalar_one()
     assert f"`redrive adopt orders --ledger {theirs}`" in problem
     assert adopt(other) == {"of_other_ledgers": 1}
+    with pytest.raises(UsageError, match=f"--ledger {theirs}0: no staging file .* there are files of {theirs}$"):
+        adopt(other, of_ledgers=[f"{theirs}0"])
+    other.advance(minutes=30)
+    assert adopt(other, of_ledgers=[theirs]) == {"adopted": 1, "copies": 1}
+    assert adopt(other, of_ledgers=[theirs]) == {}, "of which there was one"
     other.ledger.close()

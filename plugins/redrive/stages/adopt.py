@@ -8,7 +8,7 @@ to people, who are told why.
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from redrive.errors import StagingError
+from redrive.errors import StagingError, UsageError
 from redrive.ledger.drain import adopting, batches
 from redrive.ledger.engine import Ledger
 from redrive.ledger.schema import ledger_id
@@ -23,11 +23,15 @@ def adopt(context: Context, *, of_ledgers: Collection[str] = (), restored: bool 
 
     ``restored``: the ledger comes from a backup, so what it says waits to be sent is held for people too. Returns
     ``adopted`` files with their ``copies``, ``unfinished`` files (a writer died; nothing of them was settled),
-    ``unreadable`` ones, those ``of_other_ledgers`` that were left alone, and how many messages are ``doubted``.
+    ``unreadable`` ones, those ``of_other_ledgers`` that were left alone, and how many messages are ``doubted``. Raises
+    :class:`~redrive.errors.UsageError` for a ledger of which there never was a file.
     """
     staging, now = context.staging, context.now()
     with context.ledger.read() as connection:
-        mine = {ledger_id(connection), "", *of_ledgers}
+        own = ledger_id(connection)
+        mine = {own, "", *of_ledgers}
+        taken_in = {staging.ledger_of(path) for path in adopting.ever_adopted(connection)}
+    _refuse_unknown(set(of_ledgers), {file.ledger_id for file in staging.batch_files()} | taken_in, own)
     found = {"adopted": 0, "copies": 0, "unfinished": 0, "unreadable": 0, "of_other_ledgers": 0, "doubted": 0}
     if restored:
         found["doubted"] = adopting.doubt_unsent(context.ledger, context.lease, now)
@@ -51,6 +55,15 @@ def adopt(context: Context, *, of_ledgers: Collection[str] = (), restored: bool 
         context.progress("taking in files", found["adopted"], None)
     _remove_adopted(context)
     return found
+
+
+def _refuse_unknown(asked: Collection[str], known: Collection[str], own: str) -> None:
+    """:class:`~redrive.errors.UsageError` where a ledger is named of which there is no file, nor ever was one: a
+    mistyped one would take in nothing, in silence."""
+    for one in sorted(set(asked) - {own, *known}):
+        others = sorted(set(known) - {own, ""})
+        there = f"there are files of {', '.join(others)}" if others else "there are files of no other ledger"
+        raise UsageError(f"--ledger {one}: no staging file was written by it; {there}")
 
 
 def without_row(ledger: Ledger, staging: "Staging", route: str | None) -> Iterator["BatchFile"]:

@@ -108,6 +108,12 @@ class Staging:
                 if match := _BATCH_FILE.fullmatch(name):
                     yield BatchFile(f"{folder}/{name}", route, int(match[1]), match[2] or "")
 
+    @staticmethod
+    def ledger_of(relative: str) -> str:
+        """Which ledger wrote the batch's file of this path; "" where its name doesn't say."""
+        match = _BATCH_FILE.fullmatch(relative.rpartition("/")[2])
+        return match[2] or "" if match else ""
+
     def newest_batch(self, ledger_id: str, route: str | None = None, source: str | None = None) -> int:
         """The greatest number of a batch that ``ledger_id`` may have written there; 0 when it has written none."""
         files = self.batch_files(route, source)

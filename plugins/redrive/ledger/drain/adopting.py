@@ -40,6 +40,14 @@ def paths(connection: Connection, route: str | None) -> tuple[set[str], set[str]
     return own, {row.adopted_from for row in rows if row.state in ("recorded", "settled") and row.adopted_from}
 
 
+def ever_adopted(connection: Connection) -> set[str]:
+    """Paths of all files that were taken in, of every route."""
+    rows = connection.execute(
+        sql("select adopted_from from staging_batches where adopted_from is not null and state <> 'abandoned'")
+    )
+    return set(rows.scalars())
+
+
 def hold_for_people(tx: RunTransaction, batch_ids: Sequence[int]) -> int:
     """Of what was loaded from those of these batches that are copies of files without a row people are to be asked."""
     marks = ",".join(str(int(batch_id)) for batch_id in batch_ids)  # ints only
