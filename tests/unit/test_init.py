@@ -44,6 +44,19 @@ def test_flags_make_a_configuration_and_a_dag_file_and_tell_what_to_do_next(tmp_
         assert word in done.stdout
 
 
+def test_what_is_set_and_leads_elsewhere_is_to_be_unset_first(tmp_path: Path) -> None:
+    folder = tmp_path / "my shop"
+    steps = init.next_steps(folder, answers(), env={})
+    assert f"export REDRIVE_HOME='{folder}'" in steps
+    assert not [step for step in steps if step.startswith("unset")]
+    assert steps == init.next_steps(folder, answers(), env={"REDRIVE_CONFIG": "config/redrive.yaml"}), "the same file"
+    env = {"REDRIVE_CONFIG": "/srv/my.yaml", "REDRIVE_DATABASE_URL": "sqlite:///x.db", "REDRIVE_STAGING_URI": "s3://b"}
+    found = [step.partition("   #")[0] for step in init.next_steps(folder, answers(), env=env)]
+    *unset, home = found[found.index("unset REDRIVE_CONFIG") :][:4]
+    assert unset == ["unset REDRIVE_CONFIG", "unset REDRIVE_DATABASE_URL", "unset REDRIVE_STAGING_URI"]
+    assert home.startswith("export REDRIVE_HOME=")
+
+
 def test_redrive_up_may_choose_sparks_runner_in_it(tmp_path: Path) -> None:
     init.write(tmp_path, answers())
     assert up.spark_is_ours({"REDRIVE_HOME": str(tmp_path)})

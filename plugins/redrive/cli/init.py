@@ -1,8 +1,10 @@
 """What ``redrive init`` writes: a configuration with a first route, and the DAG file."""
 
 import json
+import os
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +15,7 @@ from redrive.airflow import DAG_FILE
 from redrive.brokers import registry
 from redrive.connections.lookup import variable_of
 from redrive.errors import ExtraMissing, SettingsError, UsageError
+from redrive.settings import places
 
 CONFIG_NAME = Path("config", "redrive.yaml")
 DAG_NAME = Path("dags", "redrive_dags.py")
@@ -108,10 +111,11 @@ def config(answers: Answers) -> str:
     )
 
 
-def next_steps(folder: Path, answers: Answers) -> list[str]:
-    """What to do now, a line each."""
+def next_steps(folder: Path, answers: Answers, env: Mapping[str, str] = os.environ) -> list[str]:
+    """What to do now in a shell with this environment, a line each."""
     steps = [
-        f"export REDRIVE_HOME={folder}",
+        *_unset(folder, env),
+        f"export REDRIVE_HOME={shlex.quote(str(folder))}",
         f"export {variable_of(answers.connection)}='…'   # docs/brokers/{answers.broker}.md says what belongs there",
     ]
     try:
@@ -124,6 +128,19 @@ def next_steps(folder: Path, answers: Answers) -> list[str]:
         f"redrive doctor {answers.route}",
         f"redrive run {answers.route} --limit 100",
     ]
+
+
+def _unset(folder: Path, env: Mapping[str, str]) -> list[str]:
+    """What is set, maybe for a demo, and would lead commands away from what was written."""
+    steps = []
+    if settings.config_path({**env, "REDRIVE_HOME": str(folder)}) != folder / CONFIG_NAME:
+        steps.append("unset REDRIVE_CONFIG   # it is set here, and names another file than the one just written")
+    for key, variable in places.PLACES.items():
+        if env.get(variable):
+            steps.append(
+                f"unset {variable}   # it is set here; keep it only if that is to be the {key} of this one too"
+            )
+    return steps
 
 
 def _scalar(text: str) -> str:
