@@ -305,6 +305,20 @@ def test_what_fails_again_has_to_come_to_a_source(
     assert not told or told in found[0].text
 
 
+def test_who_can_not_be_told_is_an_error_although_the_connection_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = Workshop(tmp_path, notify=["hook", {"connection": "post", "to": ["ana@example.org"]}, "post", "chat"])
+    monkeypatch.setenv("AIRFLOW_CONN_HOOK", "https://hooks.example.org/alerts")
+    monkeypatch.setenv("AIRFLOW_CONN_POST", "smtp://mail.example.org/?from_email=redrive%40example.org")
+    monkeypatch.setenv("AIRFLOW_CONN_CHAT", "slackwebhook://:T0%2FB0%2Fx@")
+    found = [(one.level, one.text) for one in examine(workshop, monkeypatch) if one.subject == "orders: notify"]
+    assert [level for level, _ in found] == ["error", "ok", "error", "ok"]
+    assert "the path of a connection's URI is the schema" in found[0][1]
+    assert found[1][1] == "connection post (smtp); nothing was sent to it"
+    assert "`to` in notify" in found[2][1]
+
+
 @pytest.mark.parametrize(("takes", "level"), [(r"\d+", "ok"), (r".+", "ok"), (r"\d{3}", "error")])
 def test_a_check_whose_keys_are_numbers_is_asked_about_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes: str, level: str

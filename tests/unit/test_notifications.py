@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
+from tests.servers import ROOT
 
-from redrive.errors import NotificationFailed
+from redrive.errors import NotificationFailed, SettingsError
 from redrive.notify import channels
 from redrive.notify.channels import Event, NeedsAirflow
 from redrive.settings import Notify
@@ -178,6 +180,85 @@ def test_one_that_answers_byte_by_byte_is_not_waited_for(kind: str, monkeypatch:
         over.set()
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("connection", "more", "said"),
+    [
+        pytest.param("https://hooks.example.org/alerts", {}, "its schema is neither http nor https", id="path-in-uri"),
+        pytest.param({"conn_type": "http", "host": "http://h/a b"}, {}, "its address has", id="blank"),
+        pytest.param("http://h/?X-Token=caf%C3%A9%E2%82%AC", {}, "extra.'X-Token' is no header", id="no-latin"),
+        pytest.param("http://h/?to+whom=x", {}, "extra.'to whom' is no header", id="no-name"),
+        pytest.param("https://h/?verify=/nowhere.pem", {}, "extra.verify: No such file", id="no-authorities"),
+        pytest.param("slackwebhook://", {}, "it has no token", id="no-token"),
+        pytest.param(
+            "slackwebhook://hooks.slack.com/services?webhook_token=T", {}, "its schema is neither", id="slack"
+        ),
+        pytest.param("smtp://h/?to_email=a@b.org", {}, "mail needs from_email", id="no-sender"),
+        pytest.param("smtp://apikey:s3cret@h/?to_email=a@b.org", {}, "mail needs from_email", id="login-no-sender"),
+        pytest.param("smtp://h/?from_email=a@b.org", {}, "`to` in notify", id="no-receiver"),
+        pytest.param("smtp://h/?from_email=a%0A@b.org", {"to": ["a@b.org"]}, "no mail can be made", id="line-break"),
+        pytest.param("smtp://h/?from_email=a@b.org&disable_ssl=x", {"to": ["a@b.org"]}, "extra.disable_ssl", id="flag"),
+        pytest.param("aws://", {}, "'aws'; notify knows http", id="type"),
+    ],
+)
+def test_what_can_not_work_is_told_without_sending_anything(
+    connection: Any, more: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = connection if isinstance(connection, str) else json.dumps(connection)
+    monkeypatch.setenv("AIRFLOW_CONN_OPS", value)
+    with pytest.raises(SettingsError, match=re.escape(said)) as told:
+        channels.check(to(connection="ops", **more))
+    assert "connection ops: " in str(told.value) or "connection ops is" in str(told.value)
+    assert not [one for one in ("alerts", "s3cret", "caf") if one in str(told.value)]
+    with pytest.raises(NotificationFailed, match="connection ops"):
+        channels.send(PAUSED, to(connection="ops", **more))
+
+
+@pytest.mark.parametrize(
+    ("kind", "connection", "more"),
+    [
+        ("http", "http://127.0.0.1:9/", {"path": "/alerts"}),
+        ("https", "https://hooks.example.org/https", {}),
+        ("slackwebhook", "slackwebhook://:T0%2FB0%2Fsecret@", {}),
+        ("slackwebhook", {"conn_type": "slackwebhook", "host": "https://hooks.slack.com/services/T0/B0/x"}, {}),
+        ("smtp", "smtp://ana%40b.org:s3cret@h/?to_email=a@b.org", {}),
+        ("smtp", "smtp://h/?from_email=Redrive+%3Ca@b.org%3E", {"to": ["a@b.org", "c@b.org"]}),
+    ],
+)
+def test_what_can_be_sent_is_said_to_be_all_right_and_is_not_sent(
+    kind: str, connection: Any, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("nobody is connected to"))
+    value = connection if isinstance(connection, str) else json.dumps(connection)
+    monkeypatch.setenv("AIRFLOW_CONN_OPS", value)
+    assert channels.check(to(connection="ops", **more)) == kind
+
+
+def test_the_connections_of_the_docs_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "notifications.md").read_text()
+    found = dict(re.findall(r"^export (AIRFLOW_CONN_\w+)='(\{.*?\})'$", text, re.DOTALL | re.MULTILINE))
+    assert len(found) == 3
+    for variable, value in found.items():
+        monkeypatch.setenv(variable, value.replace("…", "x"))
+        channels.check(to(connection=variable.removeprefix("AIRFLOW_CONN_").lower()))
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        (None, "/flow/run?sig=abc"),
+        ("/alerts", "/flow/run/alerts?sig=abc"),
+        ("/alerts?x=1", "/flow/run/alerts?sig=abc&x=1"),
+    ],
+)
+def test_a_query_of_the_address_arrives(
+    web: Wire, path: str | None, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "http", "host": f"http://127.0.0.1:{web.port}/flow/run?sig=abc"}
+    monkeypatch.setenv("AIRFLOW_CONN_OPS", json.dumps(connection))
+    channels.send(PAUSED, to(connection="ops", path=path))
+    assert web.got[0].partition(" ")[0] == asked
 
 
 def test_a_connection_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

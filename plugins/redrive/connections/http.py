@@ -1,6 +1,7 @@
 """How an Airflow connection of type http is spoken to: where, with which headers, whom we trust."""
 
 import base64
+import re
 import ssl
 from collections.abc import Mapping
 from urllib.parse import SplitResult
@@ -25,10 +26,7 @@ def base_url(connection: Connection, what: str) -> SplitResult:
     """
     if connection.conn_type not in ("http", "https"):
         raise SettingsError(f"connection {connection.conn_id} is of type {connection.conn_type!r}; {what} needs http")
-    host = connection.host or ""
-    if "://" not in host:
-        host = f"{connection.schema or connection.conn_type}://{host}"
-    parts = lookup.address(connection, "its host", host)
+    parts = lookup.address(connection, "its host", with_scheme(connection, connection.host or "", connection.conn_type))
     if parts.username is not None:
         raise SettingsError(
             f"connection {connection.conn_id}: its host is no address such as https://host.example: a user is in it"
@@ -36,6 +34,34 @@ def base_url(connection: Connection, what: str) -> SplitResult:
     if connection.port is not None and parts.port is None:
         parts = parts._replace(netloc=f"{parts.netloc}:{connection.port}")
     return parts
+
+
+def with_scheme(connection: Connection, host: str, otherwise: str) -> str:
+    """``host`` with its own scheme, or the one that the connection's schema says, or ``otherwise``. Raises
+    :class:`~redrive.errors.SettingsError` where the schema is none, which most often is the path of a URI."""
+    if "://" in host:
+        return host
+    if connection.schema and connection.schema.lower() not in ("http", "https"):  # not told: it may be a secret path
+        raise SettingsError(
+            f"connection {connection.conn_id}: its schema is neither http nor https. To Airflow the path of a"
+            " connection's URI is the schema: name the path where the connection is used, or write the connection as"
+            ' JSON with the whole address as its host, {"conn_type": "http", "host": "https://host.example/path"}'
+        )
+    return f"{connection.schema or otherwise}://{host}"
+
+
+def request_target(connection: Connection, base: SplitResult, path: str | None) -> str:
+    """What is asked for at ``base``: its path with ``path`` appended, and the queries of both.
+
+    Raises :class:`~redrive.errors.SettingsError` where that can't stand in a request.
+    """
+    own, _, asked = (path or "").partition("?")
+    target = f"{base.path.rstrip('/')}/{own.lstrip('/')}" if own else base.path or "/"
+    if query := "&".join(one for one in (base.query, asked) if one):
+        target += f"?{query}"
+    if not re.fullmatch("[!-~]+", target):  # not told: it may be a secret
+        raise SettingsError(f"connection {connection.conn_id}: its address has a character that has to be written %XX")
+    return target
 
 
 def headers(connection: Connection) -> dict[str, str]:
@@ -46,7 +72,7 @@ def headers(connection: Connection) -> dict[str, str]:
         found["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
     found.update({str(name): str(value) for name, value in _extra_headers(connection).items()})
     for name, value in found.items():
-        if not name or set(name + value) & set("\r\n\0"):
+        if not re.fullmatch(r"[!-9;-~]+", name) or not re.fullmatch(r"[\t -~\xa0-\xff]*", value):
             raise SettingsError(f"connection {connection.conn_id}: extra.{name[:40]!r} is no header")
     return found
 

@@ -212,7 +212,7 @@ class _Endpoint:
         path, self._request, self._answer = check.path or "/", check.request, check.answer
         base = http.base_url(connection, "a check with a path")
         self._host, self._port = base.hostname or "", base.port
-        self._path = f"{base.path.rstrip('/')}/{path.lstrip('/')}"
+        self._path = http.request_target(connection, base, path)
         self._headers = http.headers(connection)
         self._trust = http.trust(connection) if base.scheme == "https" else None
         self._link: HTTPConnection | None = None

@@ -27,8 +27,6 @@ from redrive.settings import Notify
 
 log = logging.getLogger(__name__)
 
-#: Types of connections through which people can be told.
-KINDS = ("http", "https", "slackwebhook", "smtp")
 #: Seconds that one target may take.
 TIMEOUT = 10.0
 _SLACK = "https://hooks.slack.com/services"
@@ -176,9 +174,7 @@ def send(notification: Notification, target: Notify) -> None:
             case "smtp":
                 _in_time(lambda: _by_mail(notification, connection, target.to), target)
             case other:
-                raise SettingsError(
-                    f"connection {connection.conn_id} is of type {other!r}; notify knows http, slackwebhook and smtp"
-                )
+                raise _unknown(connection.conn_id, other)
     except RedriveError as error:
         raise NotificationFailed(str(error)) from error
     except (OSError, HTTPException, smtplib.SMTPException, ValueError) as error:
@@ -205,76 +201,148 @@ def _in_time(tell: Callable[[], None], target: Notify) -> None:
     done.result()
 
 
-def _to_webhook(notification: Notification, connection: Connection, path: str | None) -> None:
+class _Endpoint(NamedTuple):
+    """Where a notification is posted, and how."""
+
+    conn_id: str
+    host: str
+    port: int | None
+    trust: ssl.SSLContext | None  # None: not encrypted
+    path: str
+    headers: Mapping[str, str]
+
+
+class _Postbox(NamedTuple):
+    """Through whom a mail goes, and to whom."""
+
+    host: str
+    port: int
+    secure: bool  # encrypted from the start
+    starttls: bool
+    sender: str
+    receivers: Sequence[str]
+
+
+def check(target: Notify) -> str:
+    """What kind of connection the target's is, once everything was made that :func:`send` needs: nothing is sent, and
+    nobody is connected to. Raises :class:`~redrive.errors.SettingsError` for what can't work."""
+    connection = lookup.get(target.connection or "")
+    match connection.conn_type:
+        case "http" | "https":
+            _webhook(connection, target.path)
+        case "slackwebhook":
+            _slack(connection)
+        case "smtp":
+            box = _postbox(connection, target.to)
+            sample = Event("doctor", "route_paused", "a route", "", "", {"by": "nobody", "reason": "a try"})
+            try:
+                _mail(notification([sample]), box)
+            except (ValueError, IndexError) as error:  # of the parser of addresses
+                raise SettingsError(
+                    f"connection {connection.conn_id}: no mail can be made of its sender and receivers:"
+                    f" {type(error).__name__}"
+                ) from None
+        case other:
+            raise _unknown(connection.conn_id, other)
+    return connection.conn_type
+
+
+def _unknown(conn_id: str, kind: str) -> SettingsError:
+    return SettingsError(f"connection {conn_id} is of type {kind!r}; notify knows http, slackwebhook and smtp")
+
+
+def _webhook(connection: Connection, path: str | None) -> _Endpoint:
     base = http.base_url(connection, "a webhook")
-    where = f"{base.path.rstrip('/')}/{(path or '').lstrip('/')}" if path else base.path or "/"
-    headers = http.headers(connection) | {"Idempotency-Key": notification.id}
-    trust = http.trust(connection) if base.scheme == "https" else None
-    _post(connection, base.hostname or "", base.port, trust, where, headers, notification.to_json())
+    return _Endpoint(
+        connection.conn_id,
+        base.hostname or "",
+        base.port,
+        http.trust(connection) if base.scheme == "https" else None,
+        http.request_target(connection, base, path),
+        http.headers(connection),
+    )
 
 
-def _to_slack(notification: Notification, connection: Connection) -> None:
+def _slack(connection: Connection) -> _Endpoint:
     token = str(connection.password or connection.extra.get("webhook_token") or "").strip("/")
-    host = connection.host or _SLACK
-    base = address(connection, "its host", host if "://" in host else f"{connection.schema or 'https'}://{host}")
-    text = f"*{notification.title}*\n{notification.text}"
-    for mark, instead in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # Slack's own marks
-        text = text.replace(mark, instead)
-    trust = http.trust(connection) if base.scheme == "https" else None
-    path = f"{base.path.rstrip('/')}/{token}" if token else base.path or "/"
-    headers = {"Content-Type": "application/json", "User-Agent": "redrive"}
-    _post(connection, base.hostname or "", base.port or connection.port, trust, path, headers, {"text": text})
+    base = address(connection, "its host", http.with_scheme(connection, connection.host or _SLACK, "https"))
+    if not token and base.path.rstrip("/") in ("", "/services"):
+        raise SettingsError(
+            f"connection {connection.conn_id}: it has no token; that is its password, what follows /services/ in the"
+            " webhook's address"
+        )
+    return _Endpoint(
+        connection.conn_id,
+        base.hostname or "",
+        base.port or connection.port,
+        http.trust(connection) if base.scheme == "https" else None,
+        http.request_target(connection, base, token or None),
+        {"Content-Type": "application/json", "User-Agent": "redrive"},
+    )
 
 
-def _post(
-    connection: Connection,
-    host: str,
-    port: int | None,
-    trust: ssl.SSLContext | None,
-    path: str,
-    headers: Mapping[str, str],
-    said: Mapping[str, Any],
-) -> None:
-    link: HTTPConnection
-    if trust is not None:
-        link = HTTPSConnection(host, port, timeout=TIMEOUT, context=trust)
-    else:
-        link = HTTPConnection(host, port, timeout=TIMEOUT)
-    with closing(link):
-        link.request("POST", path, json.dumps(said).encode(), dict(headers))
-        answer = link.getresponse()
-        if not 200 <= answer.status < 300:
-            raise NotificationFailed(f"connection {connection.conn_id}: it answered {answer.status}")
-
-
-def _by_mail(notification: Notification, connection: Connection, to: Sequence[str]) -> None:
-    sender = str(connection.extra.get("from_email") or connection.login or "")
+def _postbox(connection: Connection, to: Sequence[str]) -> _Postbox:
+    login = connection.login if "@" in (connection.login or "") else ""  # others name who logs in, and nobody who sends
+    sender = str(connection.extra.get("from_email") or login)
     receivers = list(to) or [one for one in str(connection.extra.get("to_email") or "").split(",") if one.strip()]
     if not sender or not receivers:
         raise SettingsError(f"connection {connection.conn_id}: mail needs from_email in its extra, and `to` in notify")
+    # As Airflow's hook has it: TLS from the start unless disable_ssl, and else STARTTLS unless disable_tls.
+    secure = not lookup.flag(connection, "disable_ssl", otherwise=False)
+    starttls = not lookup.flag(connection, "disable_tls", otherwise=False) and not secure
+    port = connection.port or (465 if secure else 25)
+    return _Postbox(connection.host or "localhost", port, secure, starttls, sender, receivers)
+
+
+def _to_webhook(notification: Notification, connection: Connection, path: str | None) -> None:
+    _post(_webhook(connection, path), {"Idempotency-Key": notification.id}, notification.to_json())
+
+
+def _to_slack(notification: Notification, connection: Connection) -> None:
+    text = f"*{notification.title}*\n{notification.text}"
+    for mark, instead in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # Slack's own marks
+        text = text.replace(mark, instead)
+    _post(_slack(connection), {}, {"text": text})
+
+
+def _post(to: _Endpoint, more: Mapping[str, str], said: Mapping[str, Any]) -> None:
+    link: HTTPConnection
+    if to.trust is not None:
+        link = HTTPSConnection(to.host, to.port, timeout=TIMEOUT, context=to.trust)
+    else:
+        link = HTTPConnection(to.host, to.port, timeout=TIMEOUT)
+    with closing(link):
+        link.request("POST", to.path, json.dumps(said).encode(), {**to.headers, **more})
+        answer = link.getresponse()
+        if not 200 <= answer.status < 300:
+            raise NotificationFailed(f"connection {to.conn_id}: it answered {answer.status}")
+
+
+def _mail(notification: Notification, box: _Postbox) -> EmailMessage:
     mail = EmailMessage()
-    mail["Subject"], mail["From"], mail["To"] = notification.title, sender, ", ".join(receivers)
+    mail["Subject"], mail["From"], mail["To"] = notification.title, box.sender, ", ".join(box.receivers)
     mail["Message-ID"] = f"<{notification.id}@redrive.invalid>"
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(f"{notification.text}\n\nEvents: {', '.join(one.id for one in notification.events)}\n")
-    # As Airflow's hook has it: TLS from the start unless disable_ssl, and else STARTTLS unless disable_tls.
-    secure = not lookup.flag(connection, "disable_ssl", otherwise=False)
-    plain = lookup.flag(connection, "disable_tls", otherwise=False)
-    host, port = connection.host or "localhost", connection.port or (465 if secure else 25)
-    trust = ssl.create_default_context()
+    return mail
+
+
+def _by_mail(notification: Notification, connection: Connection, to: Sequence[str]) -> None:
+    box = _postbox(connection, to)
+    mail, trust = _mail(notification, box), ssl.create_default_context()
     with (
-        smtplib.SMTP_SSL(host, port, timeout=TIMEOUT, context=trust)
-        if secure
-        else smtplib.SMTP(host, port, timeout=TIMEOUT)
+        smtplib.SMTP_SSL(box.host, box.port, timeout=TIMEOUT, context=trust)
+        if box.secure
+        else smtplib.SMTP(box.host, box.port, timeout=TIMEOUT)
     ) as link:
-        if not secure and not plain:
+        if box.starttls:
             link.starttls(context=trust)
         if connection.login and connection.password:
             link.login(connection.login, connection.password)
         refused = link.send_message(mail)
     if refused:
         # The others have it: they get it once more only where that may help (of those codes, 4xx).
-        said = f"connection {connection.conn_id}: it refused {len(refused)} of {len(receivers)} receivers"
+        said = f"connection {connection.conn_id}: it refused {len(refused)} of {len(box.receivers)} receivers"
         if any(code < 500 for code, _ in refused.values()):
             raise NotificationFailed(said)
         log.warning("%s: %s", said, ", ".join(sorted(refused)))

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from redrive import corrections
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker, TellsOfConsumers
-from redrive.connections import lookup, storage
+from redrive.connections import storage
 from redrive.connections.processed_check import Checker
 from redrive.errors import (
     ClassificationFailed,
@@ -26,7 +26,6 @@ from redrive.errors import (
     PermissionRefused,
     QueueMissing,
     RedriveError,
-    SettingsError,
 )
 from redrive.ledger import schema
 from redrive.ledger.account import balance, inspecting
@@ -34,7 +33,7 @@ from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger
 from redrive.ledger.review import escalations
 from redrive.notify import channels
-from redrive.settings import Route, Settings, Source, SparkSettings
+from redrive.settings import Notify, Route, Settings, Source, SparkSettings
 from redrive.spark import session_conf, submit
 from redrive.stages import aiming, checking, resolve, source_expansion
 
@@ -154,7 +153,7 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             )
         for target in route.notify:
             if target.connection is not None:
-                yield _look(f"{name}: notify", partial(_target, target.connection))
+                yield _look(f"{name}: notify", partial(_target, target))
         if why := checking.objection(route, broker.capabilities):
             yield Finding("error", f"{name}: processed_check.key", why)
         if route.processed_check:
@@ -445,11 +444,9 @@ def _time_to_return(settings: Settings, name: str) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-def _target(connection: str) -> str:
-    kind = lookup.get(connection).conn_type
-    if kind not in channels.KINDS:
-        raise SettingsError(f"connection {connection} is of type {kind!r}, not {', '.join(channels.KINDS)}")
-    return f"connection {connection} ({kind}); nothing was sent to it"
+def _target(target: Notify) -> str:
+    kind = channels.check(target)
+    return f"connection {target.connection} ({kind}); nothing was sent to it"
 
 
 def _check(route: Route) -> str:
