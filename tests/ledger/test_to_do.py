@@ -4,14 +4,16 @@ import json
 from pathlib import Path
 
 from redrive.ledger.account import inspecting
+from redrive.ledger.selecting import Selection
 from tests import query_plans
 from tests.ledger.test_escalations import person
 from tests.workshop import KEY_ERROR, THROTTLED, Workshop
 
 
-def left(workshop: Workshop) -> inspecting.ToDo:
+def left(workshop: Workshop, selection: Selection | None = None) -> inspecting.ToDo:
     with workshop.ledger.read() as connection:
-        return inspecting.to_do(connection, "orders", workshop.now())
+        chosen = None if selection is None else inspecting.chosen(connection, "orders", selection)
+        return inspecting.to_do(connection, "orders", workshop.now(), chosen)
 
 
 def test_a_status_counts_in_numbers_on_both_databases(workshop: Workshop) -> None:
@@ -87,3 +89,26 @@ def test_what_is_behind_a_gate_that_failed_is_left_for_a_person(workshop: Worksh
     assert found.stuck == [
         f"group {group} waits for a person, who decides what is in review once it is fixed: 3 of 5 came back"
     ]
+    assert left(workshop, Selection(groups=[group])) == found
+    assert left(workshop, Selection(groups=[group + 1])) == inspecting.ToDo(0, "", None, [])
+
+
+def test_what_a_run_was_not_asked_for_is_not_left_for_it(workshop: Workshop) -> None:
+    workshop.die("later", "and later", error=THROTTLED)
+    workshop.cycle()
+    whole, mine = left(workshop), left(workshop, Selection(causes=["throttled"]))
+    assert mine == whole
+    assert (mine.messages, mine.words) == (2, "2 waiting")
+    others = Selection(causes=["poison"])
+    assert left(workshop, others) == inspecting.ToDo(0, "", None, [])
+    ((one,),) = workshop.query("select min(message_id) from messages")
+    for state in ("held", "unknown"):
+        person(workshop, f"update messages set state = '{state}' where message_id = {one}")
+        assert left(workshop, others).messages == 0, state
+        assert left(workshop, Selection(causes=["throttled"])).messages == 2, state
+    person(
+        workshop,
+        "update messages set state = 'to_review', plan = null, next_attempt_at = null, reason = 'x'"
+        f" where message_id = {one}",
+    )
+    assert left(workshop, others).words == "1 to review", "people are asked, whatever was chosen"

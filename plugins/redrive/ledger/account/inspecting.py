@@ -222,7 +222,7 @@ class ToDo(NamedTuple):
 
 
 #: What runs of a selection leave alone where it is not selected. All else they see to as every run does.
-SELECTED = (State.CLASSIFIED, State.HELD, State.WAITING)
+SELECTED = (State.CLASSIFIED, State.HELD, State.UNKNOWN, State.WAITING)
 
 
 class Chosen(NamedTuple):
