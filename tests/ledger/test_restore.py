@@ -774,6 +774,47 @@ def test_a_copy_that_was_drained_before_the_restore_proves_nothing(workshop: Wor
     assert workshop.states() == {"restore_unknown": 1, "escalated": 1}
 
 
+@pytest.fixture
+def staged(workshop: Workshop) -> Workshop:
+    """One message of group 1 is with people; two more were drained and then never classified."""
+    workshop.die("first", error=KEY_ERROR)
+    workshop.cycle()
+    workshop.die("a", "b", error=KEY_ERROR)
+    run = workshop.begin()
+    workshop.drain(run)
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    workshop.advance(minutes=1)
+    return workshop
+
+
+def test_what_was_never_classified_and_not_put_back_goes_to_people(staged: Workshop) -> None:
+    run = staged.begin(even_if_paused=True)
+    with pytest.raises(QueueMissing):
+        pipeline.restore(staged.settings, run, clock=staged.now, broker=Trouble(staged, QueueMissing("orders-dlq")))
+    pipeline.finish(staged.settings, run, "failed", staged.now)
+    assert staged.states() == {"classified": 2, "escalated": 1}
+    staged.advance(minutes=1)
+    assert staged.cycle()["redelivered"] == 0
+    assert staged.bodies("orders") == [], "nobody knows why they failed"
+    assert staged.query("select reason, count(*) from escalated_messages where group_id is null group by reason") == [
+        ("It was taken in without being classified, for a restore that did not put it back.", 2)
+    ]
+    assert staged.audit() == []
+
+
+@pytest.mark.parametrize("part", [{"limit": 1}, {"groups": (1,)}])
+def test_a_restore_of_a_part_leaves_to_the_next_run_what_was_never_classified(
+    staged: Workshop, part: dict[str, Any]
+) -> None:
+    found = restore(staged, **part)
+    assert (found["restored"], found["staged"]) == (1, 2)
+    staged.advance(minutes=1)
+    staged.cycle()
+    assert staged.query("select count(*) from messages where cause is null") == [(0,)]
+    found = restore(staged)
+    assert (found["restored"], found["staged"]) == (3, 0)
+
+
 def test_trace_tells_every_restore_decision_release_and_reopening(workshop: Workshop) -> None:
     workshop.die("a", error=KEY_ERROR)
     workshop.cycle()

@@ -576,6 +576,12 @@ def test_a_restore_is_looked_at_first(folder: Path, ledger: Ledger) -> None:
     for words, count in (([], 3), (["--group", str(group)], 2), (["--limit", "1"], 1)):
         done = redrive(folder, "restore", "orders", "--dry-run", *words)
         assert done.stdout == f"{count} unfinished messages of orders would go back into their queues\n"
+    run = workshop.begin()
+    workshop.die("four")
+    workshop.drain(run)
+    for words, told in (([], ", and what is new of"), (["--limit", "1"], "; this leaves alone")):
+        done = redrive(folder, "restore", "orders", "--dry-run", *words)
+        assert f"{told} 1 copies that are staged and not yet classified" in done.stdout
     assert workshop.states() == {"escalated": 2, "waiting": 1}, "nothing was done"
     for dry in (["--dry-run"], []):  # to try a canary again would hold back what goes
         done = redrive(folder, "release", "orders", str(group), *dry)

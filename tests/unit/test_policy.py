@@ -68,6 +68,12 @@ def test_nothing_is_sent_where_nothing_is_allowed() -> None:
     assert isinstance(next_step.decide(a_case(None, kind="delay"), none), Escalate)
 
 
+def test_what_nobody_classified_goes_to_a_person() -> None:
+    for attempts in (0, 2):
+        assert isinstance(next_step.decide(a_case(None, attempts=attempts), LIMITS), Escalate)
+    assert isinstance(next_step.decide(a_case(None, kind="delay"), LIMITS), Send)
+
+
 @pytest.mark.parametrize("cause", list(Cause))
 def test_every_cause_has_a_decision_that_fits_its_verdict(cause: Cause) -> None:
     decision = next_step.decide(a_case(cause), LIMITS)

@@ -35,17 +35,20 @@ def restore(
         refuse_unknown_groups(ledger, selection)
         with ledger.read() as connection:
             count, staged = restoring.would_restore(connection, route, selection)
+    whole = restoring.takes_all(selection)
     if dry_run:
+        also = ", and what is new of" if whole else "; this leaves alone"
         typer.echo(
             json_line({"route": route, "would_restore": count, "staged": staged})
             if as_json
             else f"{count:,} unfinished messages of {route} would go back into their queues"
-            + (f", and what is new of {staged:,} copies that are staged and not yet classified" if staged else "")
+            + (f"{also} {staged:,} copies that are staged and not yet classified" if staged else "")
         )
         return
     # Where nobody sits there it is a program, which has always gone ahead.
-    if count + staged > ASK_FROM and not yes and sys.stdin.isatty():
-        confirm(f"Put {count + staged:,} messages of {route} back into their queues?")
+    most = count + staged if whole else count
+    if most > ASK_FROM and not yes and sys.stdin.isatty():
+        confirm(f"Put {most:,} messages of {route} back into their queues?")
     with held(settings, route, selection, as_json, trigger="restore", even_if_paused=True, wait=wait) as (
         current,
         progress,
@@ -57,7 +60,7 @@ def restore(
         print_counts(f"restore {route}", {k: v for k, v in done.items() if k != "problems"})
         for message_id, problem in done["problems"].items():
             typer.echo(f"  message {message_id}: {problem}", err=True)
-    if done["not_restored"] or done["unknown"] or done["suspected"]:
+    if done["not_restored"] or done["unknown"] or done["suspected"] or (whole and done["staged"]):
         raise typer.Exit(1)
 
 

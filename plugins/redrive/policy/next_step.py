@@ -27,7 +27,7 @@ class Case:
     """What messages have in common that are decided together."""
 
     kind: str  # dead_letter | delay | import
-    cause: Cause | None  # None for a delay source: nothing failed
+    cause: Cause | None  # None for a delay source: nothing failed; elsewhere nobody looked
     requeues: int  # attempts made at once so far
     delays: int  # attempts made after a delay so far
     attempts: int  # all attempts, a person's releases included
@@ -86,12 +86,13 @@ def decide(case: Case, limits: Limits) -> Decision:
     """The verdict for a case.
 
     Unexpected, passing errors go straight back at most ``requeue_attempts`` times, then after a delay at most
-    ``delay_attempts`` times; then a person. What a person released and came back goes to a person again.
+    ``delay_attempts`` times; then a person. What a person released and came back goes to a person again, and so does
+    what nobody classified: its cause, group, order and key are not known.
     """
     if case.released:
         return Escalate("It came back after a person had released it.")
     if case.cause is None:
-        return _later(case, limits, f"Its consumer asked for later {_times(case.delays, 'time')}.")
+        return _without_cause(case, limits)
     verdict = limits.verdicts.get(case.cause, PROFILES[case.cause].verdict)
     tried = f"{case.cause}: {_came_back(case)}"
     # Attempts that are neither requeues nor delays of ours were made by a ledger that is lost, or by another route.
@@ -137,6 +138,12 @@ def trusted(window: timedelta | None) -> timedelta | None:
 def is_automatic(cause: Cause | None, overrides: Mapping[Cause, Verdict]) -> bool:
     """Whether messages of this cause go again by themselves on this route, so that a held group may try again later."""
     return cause is None or overrides.get(cause, PROFILES[cause].verdict).automatic
+
+
+def _without_cause(case: Case, limits: Limits) -> Decision:
+    if case.kind == "delay":
+        return _later(case, limits, f"Its consumer asked for later {_times(case.delays, 'time')}.")
+    return Escalate("It was taken in without being classified, for a restore that did not put it back.")
 
 
 def _later(case: Case, limits: Limits, exhausted: str) -> Decision:

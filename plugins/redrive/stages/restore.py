@@ -26,26 +26,39 @@ PAGE = 200
 
 
 def would_restore(connection: Connection, route: str, selection: Selection) -> tuple[int, int]:
-    """How many messages :func:`restore` would put back at most, and how many copies it would have to load first."""
+    """How many messages :func:`restore` would put back at most, and how many copies are not loaded yet: it would have
+    to load them first, if it :func:`takes_all`."""
     count = restoring.count(connection, route, selection.groups)
     staged = balance.of_route(connection, route).get("staged", 0)
     return (count if selection.limit is None else min(count, selection.limit)), staged
 
 
+def takes_all(selection: Selection) -> bool:
+    """Whether a restore with this selection puts back everything: only then also what was staged and never loaded.
+
+    A part is of what is known; what is loaded without being classified, and then not put back, would be lost to the
+    next run, which could have classified it.
+    """
+    return not selection.groups and selection.limit is None
+
+
 def restore(context: Context) -> dict[str, Any]:
     """Put every unfinished message back into its source; says how many, and what could not be put back and why.
 
-    The run's selection narrows it: to groups, and to so many messages (``limit``).
+    The run's selection narrows it: to groups, and to so many messages (``limit``). Then what is not loaded yet stays
+    as it is, for the next run to classify. What is loaded here and not put back goes to people at the next plan.
 
     ``restored``; ``not_restored``, with the first twenty reasons in ``problems``; ``still_there``, whose copy the
     broker refused to settle, so that its queue has it; ``unknown``, which an earlier restore or a delivery may have
     sent (also what is under review for that), or whose queue may have it because only a part of its batch was settled,
     or no answer came whether any was: a second copy would be a guess. ``suspected`` copies, too: they may be second
     stagings of messages, and stay under review until somebody decides. ``not_tried``: how many more there are at most,
-    where an answer was lost and it ended with that.
+    where an answer was lost and it ended with that. ``staged``: copies that are not loaded: a part was asked for, or
+    they can't be read.
     """
     restored, tried, failed, doubted = 0, 0, {}, False
-    classify.load_unclassified(context)
+    if takes_all(context.run.selection):
+        classify.load_unclassified(context)
     with context.ledger.read() as connection:
         total = restoring.count(connection, context.name, context.run.selection.groups)
         uncertain = restoring.sent_in_doubt(connection, context.name)
@@ -53,6 +66,7 @@ def restore(context: Context) -> dict[str, Any]:
         not_taken = restoring.not_taken(context.ledger, connection, context.name, leased_for=leased_for)
         uncertain += not_taken.in_doubt
         suspected = restoring.suspected(connection, context.name)
+        staged = balance.of_route(connection, context.name).get("staged", 0)
     after, chosen = -1, context.run.selection
     left = chosen.limit
     most = total if left is None else min(total, left)
@@ -89,6 +103,7 @@ def restore(context: Context) -> dict[str, Any]:
         "unknown": uncertain,
         "suspected": suspected,
         "not_tried": max(0, most - tried) if doubted else 0,
+        "staged": staged,
         "problems": dict(sorted(failed.items())[:20]),
     }
 
