@@ -142,6 +142,43 @@ def test_what_waited_at_the_time_of_the_backup_is_asked_about(workshop: Workshop
     assert workshop.audit() == []
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_was_staged_and_not_loaded_at_the_time_of_the_backup_is_asked_about(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, recorded: bool
+) -> None:
+    """``recorded``, or still open: then the next run records it for its writer."""
+    record = batches.record
+
+    def back_up_and_record(*args: object, **options: object) -> None:
+        back_up(workshop)
+        record(*args, **options)  # type: ignore[arg-type]
+
+    workshop.die("a", "b", error=REFUSED)
+    if not recorded:
+        monkeypatch.setattr(batches, "record", back_up_and_record)
+    for name, _ in workshop.stages(workshop.begin()):
+        if name == "drain" and recorded:
+            back_up(workshop)
+    assert workshop.consume() == 2
+    monkeypatch.undo()
+    restore_backup(workshop)
+    workshop.advance(hours=2)
+    assert adopt(workshop, restored=True) == {"doubted": 2}
+    assert adopt(workshop, restored=True) == {}, "it is told once"
+    workshop.cycle()
+    assert workshop.bodies("orders") == [], "nothing of it is sent unasked"
+    assert workshop.states() == {"escalated": 2}
+    assert workshop.query("select distinct question, reason from escalated_messages") == [
+        ("sent", adopting.OF_A_BACKUP)
+    ]
+    assert workshop.audit() == []
+    found = restore(workshop)
+    assert (found["restored"], found["unknown"]) == (0, 2)
+    workshop.change("update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = 'nothing ran'")
+    assert workshop.review()["released"] == 2
+    assert len(files(workshop)) == 1, "its file stays"
+
+
 def test_a_decision_that_was_not_carried_out_at_the_time_of_the_backup_is_asked_again(workshop: Workshop) -> None:
     workshop.die("a", error=KEY_ERROR)
     workshop.cycle()

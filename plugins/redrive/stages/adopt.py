@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def adopt(context: Context, *, of_ledgers: Collection[str] = (), restored: bool = False) -> dict[str, int]:
     """Take in every file of the route that has no row, of this ledger and of ``of_ledgers``.
 
-    ``restored``: the ledger comes from a backup, so what it says waits to be sent is held for people too. Returns
-    ``adopted`` files with their ``copies``, ``unfinished`` files (a writer died; nothing of them was settled),
-    ``unreadable`` ones, those ``of_other_ledgers`` that were left alone, and how many messages are ``doubted``. Raises
-    :class:`~redrive.errors.UsageError` for a ledger of which there never was a file.
+    ``restored``: the ledger comes from a backup, so what it says waits to be sent or loaded is held for people too.
+    Returns ``adopted`` files with their ``copies``, ``unfinished`` files (a writer died; nothing of them was settled),
+    ``unreadable`` ones, those ``of_other_ledgers`` that were left alone, and how many messages and copies are
+    ``doubted``. Raises :class:`~redrive.errors.UsageError` for a ledger of which there never was a file.
     """
     staging, now = context.staging, context.now()
     with context.ledger.read() as connection:

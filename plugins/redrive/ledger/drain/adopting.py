@@ -2,7 +2,7 @@
 
 A file without a row was written by a ledger that is lost: this one was restored from a backup, or another one is gone.
 Its copies were settled at their source, so the file may be all that is left of them; or they were redelivered and
-processed long ago. The same holds for what waited to be sent when the backup was taken.
+processed long ago. The same holds for what waited to be sent when the backup was taken, or was staged and not loaded.
 """
 
 from collections.abc import Sequence
@@ -49,35 +49,37 @@ def ever_adopted(connection: Connection) -> set[str]:
 
 
 def hold_for_people(tx: RunTransaction, batch_ids: Sequence[int]) -> int:
-    """Of what was loaded from those of these batches that are copies of files without a row people are to be asked."""
+    """Of what was loaded from those of these batches that are copies of files without a row, or were not loaded yet
+    when the ledger was backed up, people are to be asked."""
     marks = ",".join(str(int(batch_id)) for batch_id in batch_ids)  # ints only
-    adopted = tx.execute(
-        sql(f"select batch_id from staging_batches where adopted_from is not null and batch_id in ({marks or 'null'})")
-    ).scalars()
-    return sum(
-        move(
+    doubtful = tx.execute(
+        sql(
+            "select batch_id, adopted_from from staging_batches where (adopted_from is not null or doubted)"
+            f" and batch_id in ({marks or 'null'})"
+        )
+    ).all()
+    moved = 0
+    for batch in doubtful:
+        why = OF_A_BACKUP if batch.adopted_from is None else OF_A_FILE
+        moved += move(
             tx,
             State.CLASSIFIED,
             State.TO_REVIEW,
             where="route = :route and copy_id >= :low and copy_id < :high",
-            values={
-                "low": batch_id << ROW_BITS,
-                "high": (batch_id + 1) << ROW_BITS,
-                "why": OF_A_FILE,
-            },
+            values={"low": batch.batch_id << ROW_BITS, "high": (batch.batch_id + 1) << ROW_BITS, "why": why},
             set_="reason = :why, doubted = true",
             action=Action.PUT_TO_REVIEW,
-            reason=OF_A_FILE,
+            reason=why,
         )
-        for batch_id in list(adopted)
-    )
+    return moved
 
 
 def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
-    """The ledger was restored from a backup: of what it says waits to be sent, or is to be, people are to be asked.
+    """The ledger was restored from a backup: of what it says waits to be sent, or is to be, people are to be asked;
+    also of what is staged and not loaded yet, once it is.
 
     Who is asked already is told, because somebody may have answered since; decisions that were not carried out are
-    asked again. Returns how many messages it is about.
+    asked again. Returns how many messages and recorded copies it is about.
     """
     doubted = 0
     with ledger.under(lease, now) as tx:
@@ -100,6 +102,7 @@ def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
                 action=Action.PUT_TO_REVIEW,
                 reason=OF_A_BACKUP,
             )
+        doubted += _doubt_unloaded(tx)
         tx.execute(sql(f"update messages set doubted = true where route = :route and {ASKED}"))
         asked_again = tx.execute(
             sql(
@@ -121,3 +124,15 @@ def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
             reason=OF_A_BACKUP,
         )
     return doubted + asked_again
+
+
+def _doubt_unloaded(tx: RunTransaction) -> int:
+    """What is staged and not loaded yet may have been loaded and sent since; how many copies are recorded of it. Of an
+    open batch nobody knows yet."""
+    copies = tx.execute(
+        sql(
+            "update staging_batches set doubted = true where route = :route and loaded_at is null and not doubted"
+            " and state in ('open', 'recorded', 'settled') returning copies"
+        )
+    ).scalars()
+    return sum(copies)

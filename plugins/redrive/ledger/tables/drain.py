@@ -48,6 +48,8 @@ staging_batches = Table(
     Column("removed_at", Instant),  # the file is gone: abandoned, or past retention
     # The file without a row that this batch is a copy of: what is in it may have been redelivered since.
     Column("adopted_from", sa.Text),
+    # It was not loaded when the ledger was backed up: so may this.
+    Column("doubted", sa.Boolean, nullable=False, server_default=text("false")),
     # open: being written, settles nothing.  recorded: durable; its copies may be settled, though nobody was told.
     # settled: the source is done with settled_copies of it; with none where it refused.  abandoned: its writer
     # vanished or was too slow; its rows were never recorded; or, with recorded_at, a person gave it up as its file was

@@ -610,6 +610,7 @@ def upgrade() -> None:
         sa.Column("loaded_at", Instant(), nullable=True),
         sa.Column("removed_at", Instant(), nullable=True),
         sa.Column("adopted_from", sa.Text(), nullable=True),
+        sa.Column("doubted", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         one_of("ck_staging_batches_kind", "kind", "dead_letter delay"),
         one_of("ck_staging_batches_state", "state", "open recorded settled abandoned"),
         sa.PrimaryKeyConstraint("batch_id", name=op.f("pk_staging_batches")),
