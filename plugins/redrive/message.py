@@ -115,8 +115,9 @@ def body_hash(body: bytes) -> bytes:
 
 #: Bytes of a value from outside that go into an index as they are. PostgreSQL refuses rows of an index above 2,704.
 MAX_INDEXED = 512
+_HASHED = re.compile(r"\A.{0,64}~[0-9a-f]{32}\Z", re.DOTALL)
 #: Half of a surrogate pair, or what looks like a key with a hash.
-_UNUSUAL = re.compile(r"[\ud800-\udfff]|\A.{0,64}~[0-9a-f]{32}\Z", re.DOTALL)
+_UNUSUAL = re.compile(rf"[\ud800-\udfff]|{_HASHED.pattern}", re.DOTALL)
 
 
 def index_key(value: str) -> str:
@@ -130,6 +131,11 @@ def index_key(value: str) -> str:
         return value
     shown = value[:64].replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
     return f"{shown}~{hashlib.blake2b(raw, digest_size=16).hexdigest()}"
+
+
+def is_hashed(key: str) -> bool:
+    """Whether ``key``, which :func:`index_key` gave, is another text than the value that it stands for."""
+    return "~" in key and bool(_HASHED.match(key))
 
 
 def index_keys(values: Sequence[str | None]) -> Sequence[str | None]:

@@ -217,8 +217,11 @@ class _SearchRun:
         )
 
     def _keys(self, word: str) -> list[int]:
-        inner = f"select message_id from messages where message_key = :word and {self._of_routes} limit {LOOK_INDEX}"
-        return self._of(inner, word=word)
+        inner = (
+            "select message_id from messages where message_key in (:word, :key)"
+            f" and {self._of_routes} limit {LOOK_INDEX}"
+        )
+        return self._of(inner, word=word, key=index_key(word))
 
     def _keys_that_begin(self, word: str) -> list[int]:
         return self._by_index("messages", "message_key", f"key begins with {word}", word)

@@ -1,18 +1,26 @@
 """Who is it? Every rule by which a staged copy is taken for a new message, a return, a duplicate or a surplus."""
 
+import json
+import random
+import sqlite3
+import string
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from redrive.errors import ClassificationFailed, LeaseLost
+from redrive.ledger.account import inspecting
 from redrive.ledger.drain import batches, groups, loading, suspects
 from redrive.ledger.drain.groups import Group
 from redrive.ledger.drain.loading import Loaded
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.review.escalations import Review
-from redrive.message import MAX_CARRIED_ATTEMPTS, body_hash, redrive_id_of
+from redrive.message import MAX_CARRIED_ATTEMPTS, body_hash, index_key, redrive_id_of
+from redrive.stages import checking
 from tests.ledger.planting import Plant, entering, unchanged
+from tests.workshop import CHECK, KEY_ERROR, REFUSED, Workshop
 
 NEW, RETURNED, DUPLICATE, SURPLUS = Loaded(new=1), Loaded(returned=1), Loaded(duplicates=1), Loaded(surplus=1)
 
@@ -602,3 +610,30 @@ def test_a_group_about_which_a_decision_stands_is_not_merged(plant: Plant) -> No
     plant.stand(ids["ben"])
     named(plant, NAMES[4])
     assert plant.rows("select count(*) from group_aliases") == [(0,)]
+
+
+@pytest.mark.parametrize("error", [REFUSED, KEY_ERROR])
+def test_a_key_that_no_index_holds_hurts_only_its_own_message(
+    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    """It is too long, and can't be compressed. People are asked, because the consumer knows it by no shorter one."""
+    database = tmp_path / "orders.db"
+    with sqlite3.connect(database) as connection:
+        connection.execute("create table processed (id text primary key)")
+        connection.execute("insert into processed values ('done')")
+    connection.close()
+    monkeypatch.setenv("AIRFLOW_CONN_ORDERS_DB", f"sqlite:///{database}")
+    shop = Workshop(tmp_path, ledger_url, processed_check=CHECK | {"key": "body:$.id"})
+    long = "".join(random.Random(0).choices(string.printable, k=6_000))
+    shop.die(*(json.dumps({"id": key}) for key in ("done", long, "open")), error=error)
+    shop.advance(hours=1)
+    shop.cycle()
+    assert shop.states() == {"suppressed": 1} | ({"escalated": 1, "sent": 1} if error == REFUSED else {"escalated": 2})
+    stored = index_key(long)
+    if error == REFUSED:
+        assert shop.query("select message_key, reason from escalated_messages") == [(stored, checking.REFUSED)]
+    with shop.ledger.read() as connection_:
+        for word in (long, stored):
+            assert [life["message"]["message_key"] for life in inspecting.trace(connection_, word)] == [stored]
+    assert shop.audit() == []
+    shop.ledger.close()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.message import MAX_INDEXED, index_key, index_keys
+from redrive.message import MAX_INDEXED, index_key, index_keys, is_hashed
 
 HASHED = "a~" + "0" * 32
 
@@ -12,6 +12,7 @@ HASHED = "a~" + "0" * 32
 @pytest.mark.parametrize("value", ["", "order-1", "x" * MAX_INDEXED, "\N{SNOWMAN}", "a~b", "tab\t", "a~" + "0" * 31])
 def test_what_fits_stays_as_it_is(value: str) -> None:
     assert index_key(value) == value
+    assert not is_hashed(value)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,7 @@ def test_what_fits_stays_as_it_is(value: str) -> None:
 def test_what_does_not_fit_is_its_beginning_and_a_hash(value: str) -> None:
     key = index_key(value)
     assert key != value
+    assert is_hashed(key)
     assert len(key.encode()) <= MAX_INDEXED
     assert "\0" not in key
     assert key.rpartition("~")[0] == value[:64].replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -2,6 +2,9 @@
 
 A broker id is a key only where the consumer knew a dead letter by the same one; and as a redelivery may give a message
 another, it is asked about by every id that it ever had.
+
+The ledger holds a beginning and a hash of what is too long for an index, or what a database can't hold. No consumer
+knows it by that: such a key can't be asked about.
 """
 
 from collections.abc import Iterable
@@ -10,6 +13,7 @@ from redrive.brokers.base import Capabilities
 from redrive.connections.processed_check import Checker
 from redrive.errors import SettingsError
 from redrive.ledger.drain import broker_ids
+from redrive.message import is_hashed
 from redrive.selectors import Kind
 from redrive.settings import Route
 from redrive.stages.context import Context
@@ -42,9 +46,12 @@ class Check:
             with self._ledger.read() as connection:
                 known = broker_ids.of_messages(connection, list(keys))
             keys = {message: own | known.get(message, set()) for message, own in keys.items()}
-        done = self._checker.processed(key for own in keys.values() for key in sorted(filter(None, own)))
+        unasked = {key for own in keys.values() for key in own if is_hashed(key)}
+        done = self._checker.processed(
+            key for own in keys.values() for key in sorted(filter(None, own)) if key not in unasked
+        )
         found = {message for message, own in keys.items() if not own.isdisjoint(done)}
-        odd = self._checker.refused
+        odd = self._checker.refused | unasked
         self.refused = {one for one, own in keys.items() if not own.isdisjoint(odd)} - found if odd else set()
         return found
 

@@ -187,10 +187,9 @@ def _copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: A
         table = table.append_column(name, column)
     # One message with a text that the database can't hold or index must not keep the others out.
     for name, clean in (
-        *((name, _indexable) for name in ("broker_message_id", "order_key")),
+        *((name, _indexable) for name in ("broker_message_id", "order_key", "message_key")),
         ("origin", _origins),
-        # The id is bounded where it is read; a processed check is asked by the key as it is.
-        *((name, _without_nul) for name in ("redrive_id", "message_key")),
+        ("redrive_id", _without_nul),  # bounded where it is read
         *((("fields", _findable(redactor(context.route))),) if context.route.search else ()),
     ):
         table = table.set_column(table.schema.get_field_index(name), name, clean(table.column(name)))

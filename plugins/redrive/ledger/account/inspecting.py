@@ -374,8 +374,9 @@ def trace(connection: Connection, word: str, limit: int = 20) -> list[dict[str, 
         row["message_id"]
         for row in _all(
             connection,
-            "select message_id from messages where message_key = :word order by message_id limit :limit",
+            "select message_id from messages where message_key in (:word, :key) order by message_id limit :limit",
             word=word,
+            key=index_key(word),
             limit=limit,
         )
     ]

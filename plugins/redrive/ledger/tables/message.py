@@ -42,7 +42,7 @@ messages = Table(
     Column("received_at", Instant),  # when the newest copy was drained
     Column("next_attempt_at", Instant),
     Column("changed_at", Instant, nullable=False),
-    Column("message_key", sa.Text),
+    Column("message_key", sa.Text),  # an index_key, like the other texts here that come from outside
     Column("order_key", sa.Text),
     one_of("state", *State),
     one_of("plan", *Plan),
