@@ -23,6 +23,7 @@ from redrive.message import DeadLetter, Header, body_hash
 from redrive.stages import pipeline
 from redrive.staging import file_schemas
 from redrive.staging.batch_files import Staging
+from redrive.staging.batch_writer import staging_errors
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
 
@@ -588,3 +589,36 @@ def test_of_suspected_copies_a_few_are_held_at_a_time(
     assert workshop.review()["discarded"] == 10
     assert read == [2, 2, 1]
     assert workshop.query("select sum(new_copies), sum(suspected_copies) from staging_batches") == [(10, 0)]
+
+
+@pytest.mark.parametrize("lack", [pa.ArrowMemoryError("malloc of size 8388608 failed"), MemoryError()])
+def test_a_lack_of_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: MemoryError) -> None:
+    """Else what is whole would go to people as lost."""
+    workshop = Workshop(tmp_path)
+    workshop.die("a", error=REFUSED)
+    workshop.drain(workshop.begin())
+    ((path,),) = workshop.query("select uri from staging_batches")
+    staging = Staging(workshop.settings.staging)
+
+    def fail(*_: object, **__: object) -> None:
+        raise lack
+
+    batch, out = executor.Batch(1, staging.uri(path)), str(tmp_path / "out")
+    for of, name in ((file_schemas, "read_group"), (pq, "ParquetFile")):
+        with monkeypatch.context() as patched:
+            patched.setattr(of, name, fail)
+            for looking in (
+                lambda: list(Staging(workshop.settings.staging).letters(path, [0])),
+                lambda: staging.is_damaged(path),
+                lambda: staging.proof(path, bodies=True),
+                lambda: executor._is_damaged(batch, None),
+            ):
+                with pytest.raises(MemoryError):
+                    looking()
+    with monkeypatch.context() as patched:
+        patched.setattr(executor.CaseFinder, "at", fail)
+        with pytest.raises(MemoryError):
+            executor.write([batch], CaseSettings(), out)
+    with pytest.raises(MemoryError), staging_errors(path):
+        fail()
+    workshop.ledger.close()

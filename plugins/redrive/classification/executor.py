@@ -156,6 +156,8 @@ def _tables(batch: Batch, finder: CaseFinder, access: filesystems.Access | None)
             file = file_schemas.open_staged(stream)
             for number in range(file.num_row_groups):
                 yield finder.at(RowGroup(file, number))
+    except MemoryError:  # Arrow's own is one of its errors too
+        raise
     except (FileNotFoundError, pa.ArrowException, UnicodeDecodeError) as error:
         raise _Unreadable(batch.uri) from error
     except OSError as error:  # pyarrow raises it for some kinds of damage too
@@ -174,6 +176,8 @@ def _is_damaged(batch: Batch, access: filesystems.Access | None) -> bool:
             file = file_schemas.open_staged(stream)
             for number in range(file.num_row_groups):
                 file_schemas.read_group(file, number, file_schemas.STAGED.names)
+        except MemoryError:
+            raise
         except (OSError, pa.ArrowException):
             return True
     return False

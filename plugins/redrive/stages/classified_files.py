@@ -112,6 +112,8 @@ class Answers:
         try:
             with self._staging.filesystem.open_input_file(path) as stream:
                 return pq.read_table(stream, columns=columns, page_checksum_verification=True)
+        except MemoryError:
+            raise
         except (OSError, pa.ArrowException) as error:
             raise ClassificationFailed(f"the Spark job left no {name} in {path}: {error}") from error
 

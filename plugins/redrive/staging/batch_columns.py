@@ -37,6 +37,8 @@ def to_table(letters: list[DeadLetter], received: list[Micros], constants: dict[
     """
     try:
         return _to_table(letters, received, constants, first)
+    except MemoryError:
+        raise
     except _NOT_CONVERTED:  # of thousands, most often one
         return _one_by_one(letters, received, constants, first)
 
@@ -104,6 +106,8 @@ def _one_by_one(
     for number, (letter, moment) in enumerate(zip(letters, received, strict=True), first):
         try:
             rows.append(_to_table([letter], [moment], constants, number))
+        except MemoryError:
+            raise
         except _NOT_CONVERTED:
             rows.append(_to_table([as_far_as_possible(letter)], [moment], constants, number))
     return pa.concat_tables(rows).combine_chunks()

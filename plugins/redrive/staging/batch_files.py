@@ -234,6 +234,8 @@ class Staging:
                 file_schemas.read_through(stream)
         except FileNotFoundError:
             return True
+        except MemoryError:
+            raise
         except (StagingError, pa.ArrowException, OSError):
             return False
         try:
@@ -425,10 +427,10 @@ def _damage_told(path: str) -> Iterator[None]:
     damage shows in many ways, and only some of them are Arrow's errors."""
     try:
         yield
+    except (RedriveError, MemoryError):  # Arrow's own lack of memory is one of its errors too
+        raise
     except (pa.ArrowException, OSError) as error:
         raise StagingError(f"{path}: {error}") from error
-    except (RedriveError, MemoryError):
-        raise
     except Exception as error:
         raise StagingError(f"{path}: {error!r}") from error
 

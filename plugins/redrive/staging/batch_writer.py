@@ -218,7 +218,8 @@ def _fsync(*paths: str) -> None:
 
 
 class staging_errors:  # noqa: N801 - reads as the statement it stands in
-    """Turns Arrow's and the system's errors into :class:`StagingError` that names the path."""
+    """Turns Arrow's and the system's errors into :class:`StagingError` that names the path; a lack of memory is not
+    about the path."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -227,5 +228,5 @@ class staging_errors:  # noqa: N801 - reads as the statement it stands in
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, pa.ArrowException | OSError):
+        if isinstance(error, pa.ArrowException | OSError) and not isinstance(error, MemoryError):
             raise StagingError(f"{self._path}: {error}") from error

@@ -106,7 +106,7 @@ def open_staged(stream: pa.NativeFile) -> pq.ParquetFile:
         file = pq.ParquetFile(stream, page_checksum_verification=True)
         found, metadata = file.schema_arrow, file.metadata
         rows = sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, MemoryError):
         raise
     except Exception as error:  # a name that is no text, for one
         raise pa.ArrowInvalid(str(error)) from error
