@@ -1,5 +1,6 @@
 """`redrive learn`: what a ledger teaches, and that a model is kept only where it answers better."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from redrive.ledger.account import learning
 from redrive.ledger.account.learning import Lesson
 from redrive.ledger.drain import groups
 from redrive.ledger.drain.groups import Group
-from redrive.stages import learn
+from redrive.stages import learn, pipeline
 from tests.ledger.planting import Plant
 from tests.ledger.test_escalations import person
 from tests.ledger.test_restore import restore
@@ -107,6 +108,38 @@ def test_a_ledger_with_little_to_teach_changes_nothing(plant: Plant, tmp_path: P
     attempts(plant, group(plant, "zorp blinked"), "presumed")
     assert learn.learn(plant.ledger, tmp_path) == {"groups": 1, "kept": False, "needed": learn.ENOUGH_GROUPS}
     assert of_site(tmp_path) is None
+
+
+def _of_another_version(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    model = learned_model.shipped()
+    assert model is not None
+    with monkeypatch.context() as older:
+        older.setattr(learned_model, "CAUSES", learned_model.CAUSES[1:])
+        return model.to_bytes()
+
+
+@pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("kind", ["of another version", "half written", "empty", "no model"])
+def test_a_model_that_can_not_be_read_keeps_nothing_from_being_classified(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    older = _of_another_version(monkeypatch)
+    content = {"of another version": older, "half written": older[: len(older) // 2], "empty": b"", "no model": b"?"}
+    monkeypatch.setenv("REDRIVE_HOME", str(workshop.folder))
+    path = workshop.folder / LEARNED
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content[kind])
+    workshop.die("a")
+    run = workshop.begin()
+    workshop.drain(run)
+    manifest = pipeline.prepare_classification(workshop.settings, run, **workshop.options())
+    assert manifest is not None
+    assert "model" not in json.loads(Path(manifest).read_text())
+    assert f"{path} is left out" in caplog.text
+    found = learn.learn(workshop.ledger, workshop.folder)
+    assert found == {"groups": 0, "kept": False, "needed": learn.ENOUGH_GROUPS, "removed": True}
+    assert not path.exists()
+    assert "removed" not in learn.learn(workshop.ledger, workshop.folder)
 
 
 @pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)  # what a ledger teaches is read above, from both

@@ -118,7 +118,7 @@ class Model:
                 raise ValueError("the model was written by another version: run `redrive learn` again")
             weights = file["weights"].astype(np.float32) * np.float32(scale)
             return cls(weights, file["rarity"].astype(np.float32), file["bias"], sharpness)
-        except (OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(f"not a model: {error}") from error
 
     def _row(self, buckets: list[int]) -> "tuple[NDArray[np.int64], Floats] | None":

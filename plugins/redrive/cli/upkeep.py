@@ -28,6 +28,8 @@ def learn(as_json: AsJson = False) -> None:
 
     with open_ledger(read_settings()) as ledger:
         found = learned(ledger, home())
+    if "removed" in found and not as_json:
+        typer.echo("what was learned before is removed: this version can't read it")
     if as_json:
         typer.echo(json_line(found))
     elif "needed" in found:

@@ -49,11 +49,20 @@ NAMED = 100
 
 
 def _learned() -> dict[str, str]:
-    """The model that this site has trained, so that the job uses it wherever it runs."""
-    from redrive.classification.learned_model import LEARNED  # noqa: PLC0415 - takes a while, and most runs find nothing
+    """The model that this site has trained, so that the job uses it wherever it runs. One that the job couldn't read,
+    of another version of Redrive, is left out: classifying with ours is better than not at all."""
+    from redrive.classification.learned_model import LEARNED, Model  # noqa: PLC0415 - slow, and most runs find nothing
 
     path = home() / LEARNED
-    return {"model": base64.b64encode(path.read_bytes()).decode()} if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    model = path.read_bytes()
+    try:
+        Model.from_bytes(model)
+    except ValueError as error:
+        log.warning("%s is left out: %s", path, error)
+        return {}
+    return {"model": base64.b64encode(model).decode()}
 
 
 def output_path(context: Context) -> str:

@@ -5,13 +5,23 @@ whose messages people corrected or discarded, had not. Only groups on which the 
 learned from: elsewhere the model is not asked.
 """
 
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from redrive.classification.causes import AUTOMATIC, NEED_PERSON, Cause
-from redrive.classification.learned_model import LEARNED, Example, Model, measure, shipped, shipped_texts, train
+from redrive.classification.learned_model import (
+    LEARNED,
+    Example,
+    Model,
+    measure,
+    of_site,
+    shipped,
+    shipped_texts,
+    train,
+)
 from redrive.classification.rules import find
 from redrive.ledger.account import learning
 from redrive.ledger.account.learning import Lesson
@@ -60,12 +70,14 @@ def learn(ledger: Ledger, home: Path, *, seed: int = 7) -> dict[str, Any]:
 
     The answer has ``groups`` (that teach something), ``kept`` (whether a model was written), ``before`` and
     ``after``: texts, answers, right and unsafe ones on the half that was held back. The model that is kept is then
-    trained with all of them. Without enough groups nothing is trained.
+    trained with all of them. Without enough groups nothing is trained. ``removed``, and true, where the file was not
+    one that this version can read: nothing used it any more.
     """
+    removed = {"removed": True} if _remove_unreadable(home) else {}
     with ledger.read() as connection:
         site = examples(learning.lessons(connection))
     if len(site) < ENOUGH_GROUPS:
-        return {"groups": len(site), "kept": False, "needed": ENOUGH_GROUPS}
+        return {"groups": len(site), "kept": False, "needed": ENOUGH_GROUPS, **removed}
     random.Random(seed).shuffle(site)  # noqa: S311 - which half is held back is no secret
     half = len(site) // 2
     ours = list(shipped_texts())
@@ -74,11 +86,23 @@ def learn(ledger: Ledger, home: Path, *, seed: int = 7) -> dict[str, Any]:
     kept = after["right"] > before["right"] and after["unsafe"] <= before["unsafe"]
     if kept:
         _write(train([*ours, *site]), home / LEARNED)
-    return {"groups": len(site), "kept": kept, "before": before, "after": after}
+    return {"groups": len(site), "kept": kept, "before": before, "after": after, **removed}
+
+
+def _remove_unreadable(home: Path) -> bool:
+    try:
+        of_site(home)
+    except ValueError:
+        (home / LEARNED).unlink(missing_ok=True)
+        return True
+    return False
 
 
 def _write(model: Model, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
-    unfinished.write_bytes(model.to_bytes())
+    with unfinished.open("wb") as file:
+        file.write(model.to_bytes())
+        file.flush()
+        os.fsync(file.fileno())  # else a crash may leave an empty file at its place
     unfinished.replace(path)
