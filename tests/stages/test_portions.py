@@ -1,6 +1,6 @@
 """A run classifies what a job can be expected to get through; a backlog is worked off over several runs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 
 from redrive.classification import explain
 from redrive.errors import ClassificationFailed
+from redrive.ledger.drain import batches
 from redrive.stages import classify as classify_stage
 from redrive.stages import pipeline
 from redrive.staging import file_schemas
@@ -165,6 +166,38 @@ def test_a_file_that_can_not_be_read_is_named_and_those_of_later_runs_are_not(wo
         for _ in workshop.stages(run):
             pass
     assert len(workshop.bodies("orders")) == 40
+
+
+def test_a_batch_that_was_recorded_while_the_job_ran_waits_for_the_next_run_though_its_id_is_lower(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A try of the drain was slow; another try of its task drained all of it meanwhile."""
+    record, slow = batches.record, list[Callable[[], None]]()
+
+    def later(*args: Any, **options: Any) -> None:
+        slow.append(lambda: record(*args, **options))
+        raise KeyboardInterrupt
+
+    run = workshop.begin()
+    workshop.die("slow")
+    with monkeypatch.context() as patched:
+        patched.setattr(batches, "record", later)
+        patched.setattr(batches, "abandon_one", lambda *_: False)
+        with pytest.raises(KeyboardInterrupt):
+            workshop.drain(run)
+    workshop.die("fast")
+    workshop.drain(run)
+    manifest = pipeline.prepare_classification(workshop.settings, run, **workshop.options())
+    assert manifest is not None
+    classify(manifest)
+    slow[0]()
+    assert workshop.query("select count(*) from staging_batches where state = 'recorded'") == [(1,)]
+    counts = pipeline.load(workshop.settings, run, **workshop.options())
+    assert (counts["new"], counts["later"], counts.get("unreadable")) == (2, 1, None)
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    workshop.advance(minutes=30)
+    assert workshop.cycle()["duplicates"] == 1
+    assert workshop.audit() == []
 
 
 def test_failures_that_are_too_many_to_tell_apart_are_counted_in_the_report_and_named_in_their_group(

@@ -94,11 +94,11 @@ def prepare(context: Context) -> str | None:
     if not waiting:  # staging isn't even opened: an idle run has no need of Arrow
         return None
     most = _most_copies(context)
-    asked, through = _to_ask(context.staging, waiting, most)
+    asked, unreadable = _to_ask(context.staging, waiting, most)
     if not asked:
         return None
     copies = sum(batch.copies for batch in asked)
-    later = sum(batch.copies for batch in waiting if batch.batch_id > through)
+    later = sum(batch.copies for batch in waiting) - copies - sum(batch.copies for batch in unreadable)
     # Before anything is asked: should the job take this process with it, the next run has to know.
     noted = {"asked": {"copies": copies, "most": most, "later": later}}
     leases.note_counts(context.ledger, context.lease, PREPARE, noted, context.now())
@@ -110,7 +110,7 @@ def prepare(context: Context) -> str | None:
         "batches": [
             {"batch_id": b.batch_id, "uri": staging.uri(b.uri), "rows": b.copies, "bytes": b.size} for b in asked
         ],
-        "through": through,
+        "unreadable": [batch.batch_id for batch in unreadable],
         "asked_at": context.now().isoformat(),
         "output": staging.uri(output),
         "route": context.name,
@@ -133,19 +133,21 @@ def prepare(context: Context) -> str | None:
     return staging.write_bytes(f"{output}.json", json.dumps(manifest).encode())
 
 
-def _to_ask(staging: "Staging", waiting: Sequence[Batch], most: int) -> tuple[list[Batch], int]:
-    """Of the waiting batches, oldest first, those to ask about, of ``most`` copies but at least one batch; and the id
-    up to which those that are not among them can't be read."""
+def _to_ask(staging: "Staging", waiting: Sequence[Batch], most: int) -> tuple[list[Batch], list[Batch]]:
+    """Of the waiting batches, oldest first, those to ask about, of ``most`` copies but at least one batch; and those
+    between them that can't be read."""
     asked: list[Batch] = []
-    through, copies = 0, 0
+    unreadable: list[Batch] = []
+    copies = 0
     for batch in waiting:
         if asked and copies + batch.copies > most:
             break
         if _is_whole(staging, batch):
             asked.append(batch)
             copies += batch.copies
-        through = batch.batch_id
-    return asked, through
+        else:
+            unreadable.append(batch)
+    return asked, unreadable
 
 
 def _most_copies(context: Context) -> int:
@@ -200,9 +202,9 @@ def load(context: Context) -> dict[str, Any]:
     with context.ledger.read() as connection:
         waiting = batches.unloaded(connection, context.name)
     output = output_path(context) if waiting else ""
-    asked, asked_at = _asked_about(context, waiting, f"{output}.json")
+    asked, unreadable, asked_at = _asked_about(context, waiting, f"{output}.json")
+    later = sum(b.copies for b in waiting) - sum(b.copies for b in asked) - sum(b.copies for b in unreadable)
     loaded = Loaded()
-    unreadable: list[Batch] = []
     overflowed = 0
     if asked:
         from redrive.stages import classified_files  # noqa: PLC0415 - see there
@@ -230,7 +232,6 @@ def load(context: Context) -> dict[str, Any]:
     if waiting:
         context.staging.remove(output)
         context.staging.remove(f"{output}.json")
-    later = sum(b.copies for b in waiting) - sum(b.copies for b in asked)
     emptied = _note_drained(context)
     return {
         "classified": loaded.new + loaded.returned,
@@ -253,17 +254,25 @@ def load(context: Context) -> dict[str, Any]:
     }
 
 
-def _asked_about(context: Context, waiting: Sequence[Batch], manifest: str) -> tuple[list[Batch], datetime | None]:
-    """Of the waiting batches, those that the run's manifest is about, and when it was written.
+def _asked_about(
+    context: Context, waiting: Sequence[Batch], manifest: str
+) -> tuple[list[Batch], list[Batch], datetime | None]:
+    """Of the waiting batches, those that the run's manifest asks about, those that it says can't be read, and when it
+    was written. What was recorded since by whoever was slow is neither, whatever its id, and waits for the next run.
 
     Without a manifest nothing could be asked, or the answers are loaded already: then those that can't be read.
     """
     if not waiting:
-        return [], None
+        return [], [], None
     if not context.staging.exists(manifest):
-        return [batch for batch in waiting if not _is_whole(context.staging, batch)], None
+        return [], [batch for batch in waiting if not _is_whole(context.staging, batch)], None
     told = context.staging.read_json(manifest)
-    return [batch for batch in waiting if batch.batch_id <= told["through"]], datetime.fromisoformat(told["asked_at"])
+    asked, unreadable = {batch["batch_id"] for batch in told["batches"]}, set(told["unreadable"])
+    return (
+        [batch for batch in waiting if batch.batch_id in asked],
+        [batch for batch in waiting if batch.batch_id in unreadable],
+        datetime.fromisoformat(told["asked_at"]),
+    )
 
 
 def load_unclassified(context: Context) -> int:
