@@ -269,6 +269,83 @@ def test_a_row_that_was_open_in_the_backup_does_not_cost_the_file_that_was_settl
     assert workshop.query("select state, new_copies from staging_batches") == [("recorded", 2)]
 
 
+@pytest.fixture
+def unmounted(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Restored from a backup that has as open what was settled since, and the disk with its file is not mounted; where
+    that is."""
+    record = batches.record
+
+    def back_up_and_record(*args: object, **options: object) -> None:
+        back_up(workshop)
+        record(*args, **options)  # type: ignore[arg-type]
+
+    workshop.die("a", "b")
+    with monkeypatch.context() as patched:
+        patched.setattr(batches, "record", back_up_and_record)
+        workshop.drain(workshop.begin())
+    restore_backup(workshop)
+    workshop.advance(hours=2)
+    place, disk = Path(workshop.settings.staging), workshop.folder / "the disk"
+    place.rename(disk)
+    place.mkdir()
+    return disk
+
+
+def mount(workshop: Workshop, disk: Path) -> None:
+    for file in (path for path in disk.rglob("*") if path.is_file()):
+        place = Path(workshop.settings.staging) / file.relative_to(disk)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        file.rename(place)
+
+
+def test_a_row_that_was_open_in_the_backup_waits_for_a_disk_that_is_not_mounted(
+    workshop: Workshop, unmounted: Path
+) -> None:
+    for _ in range(2):
+        workshop.cycle()
+        workshop.audit()
+        workshop.advance(hours=2)
+    assert workshop.query("select state from staging_batches") == [("open",)]
+    mount(workshop, unmounted)
+    workshop.cycle()
+    assert workshop.query("select state, new_copies from staging_batches") == [("recorded", 2)]
+    assert workshop.audit() == []
+
+
+def test_a_file_whose_row_was_abandoned_while_its_disk_was_not_mounted_is_told_and_taken_in(
+    workshop: Workshop, unmounted: Path
+) -> None:
+    """Something was staged at the place of the disk meanwhile: from then on it looks as if only the file was gone."""
+    workshop.die("new")
+    workshop.cycle()
+    workshop.advance(hours=2)
+    workshop.cycle()
+    assert workshop.query("select state from staging_batches order by batch_id") == [("abandoned",), ("settled",)]
+    mount(workshop, unmounted)
+    (problem,) = workshop.audit()
+    assert "that the ledger doesn't know" in problem
+    assert adopt(workshop) == {"adopted": 1, "copies": 2}
+    workshop.cycle()
+    assert sorted(payload for (payload,) in workshop.query("select payload from escalated_messages")) == ["a", "b"]
+    assert workshop.audit() == []
+
+
+def test_retention_keeps_the_rows_of_files_that_are_not_mounted(workshop: Workshop) -> None:
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    workshop.change("update escalated_messages set decision = 'discard', decided_by = 'ana', note = 'a test'")
+    assert workshop.review()["discarded"] == 1
+    workshop.advance(days=60)
+    place, disk = Path(workshop.settings.staging), workshop.folder / "the disk"
+    place.rename(disk)
+    pipeline.retention(workshop.settings, workshop.now())
+    assert workshop.query("select count(*) from staging_batches") == [(1,)]
+    mount(workshop, disk)
+    assert workshop.audit() == []
+    pipeline.retention(workshop.settings, workshop.now())
+    assert (workshop.query("select count(*) from staging_batches"), files(workshop)) == ([(0,)], {})
+
+
 def test_an_open_row_whose_file_holds_no_copy_keeps_nobody_waiting(workshop: Workshop) -> None:
     run = workshop.begin()
     _, path = batches.open_batch(

@@ -231,6 +231,7 @@ def _without_row(ledger: Ledger, staging: "Staging", route: str | None) -> Itera
 def tidy(settings: Settings, *, now: datetime, longer: Collection[str] = ()) -> dict[str, int]:
     """Remove what is finished and older than each route's retention: messages, files, then the rows that name these.
     Of the routes named in ``longer`` it stays twice as long: an audit complains about them, and it may explain that.
+    Rows of files stay while nothing at all of their route lies in staging.
 
     What a crash left of an earlier call is removed too. What fails for one route or file keeps no other; the first such
     error is raised in the end.
@@ -252,6 +253,8 @@ def tidy(settings: Settings, *, now: datetime, longer: Collection[str] = ()) -> 
         removed = []
         for batch in left:
             try:
+                if staging.is_gone(batch.route):
+                    continue  # else its file is one that nobody knows, once the place is back
                 staging.remove(batch.uri)
             except StagingError as error:
                 failures.append(error)
@@ -274,12 +277,15 @@ def close_left_open(ledger: Ledger, staging: "Staging", left: list[batches.Batch
     """Batches that a writer left open are recorded where their file is complete, and abandoned where it is not; the
     files of abandoned ones are removed, and their rows say so. Returns how many are abandoned.
 
-    One whose file can't be read now stays as it is, for the next to look.
+    One whose file can't be read now stays as it is, for the next to look; also where nothing at all of its route lies
+    there: a disk that is not mounted says nothing about the file.
     """
     gone = []
     for batch in left:
         if batch.state == "open":
             try:
+                if batch.uri and staging.is_gone(batch.route):
+                    continue
                 written = staging.finished(batch.uri) if batch.uri else None
             except StagingError:
                 continue

@@ -27,12 +27,12 @@ OF_A_BACKUP = "The ledger was restored from a backup: it may have been redeliver
 def paths(connection: Connection, route: str | None) -> tuple[set[str], set[str]]:
     """Of a route or all: the files that batches have, and those that batches are copies of and need no more.
 
-    A batch that was given up has none: should its file turn up, it can be taken in.
+    A batch that was given up, or whose writer was gone, has none: should its file turn up, it can be taken in.
     """
     rows = connection.execute(
         sql(
             "select uri, adopted_from, state from staging_batches where not (state = 'abandoned' and loaded_at is null"
-            " and recorded_at is not null and removed_at is not null)" + (" and route = :route" if route else "")
+            " and removed_at is not null)" + (" and route = :route" if route else "")
         ),
         {"route": route} if route else {},
     ).all()
