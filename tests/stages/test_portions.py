@@ -1,15 +1,18 @@
 """A run classifies what a job can be expected to get through; a backlog is worked off over several runs."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from redrive.brokers.memory import MEMORY_CAPABILITIES
 from redrive.classification import explain
-from redrive.errors import ClassificationFailed
-from redrive.ledger.drain import batches
+from redrive.errors import BrokerError, ClassificationFailed
+from redrive.ledger.drain import batches, repeats
 from redrive.stages import classify as classify_stage
 from redrive.stages import pipeline
 from redrive.staging import file_schemas
@@ -198,6 +201,45 @@ def test_a_batch_that_was_recorded_while_the_job_ran_waits_for_the_next_run_thou
     workshop.advance(minutes=30)
     assert workshop.cycle()["duplicates"] == 1
     assert workshop.audit() == []
+
+
+class NoIdentity(Workshop):
+    """What RabbitMQ tells of copies."""
+
+    capabilities = replace(MEMORY_CAPABILITIES, stable_identity=False)
+
+
+def test_without_identities_what_can_be_no_repeat_is_not_looked_at_however_much_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = NoIdentity(tmp_path, drain={"wait": "0s", "flush_messages": 5, "shards": 1})
+    stage(shop, 30)
+    shop.die("one", "two", "m7", error=REFUSED)
+    run = shop.begin()
+    with monkeypatch.context() as patched:
+        patched.setattr(shop.broker, "settle", _no_answer)
+        with suppress(BrokerError):
+            shop.drain(run)
+    pipeline.finish(shop.settings, run, "failed", shop.now)
+    shop.advance(minutes=30)
+    seen = list[int]()
+    decide = repeats.decide
+
+    def count(staged: Any, *others: Any) -> Any:
+        staged = list(staged)
+        seen.append(sum(len(batch.copies) for batch in staged))
+        return decide(staged, *others)
+
+    monkeypatch.setattr(repeats, "decide", count)
+    report = shop.cycle()
+    assert (report["new"], report["suspected"], report["duplicates"]) == (33, 0, 3)
+    assert seen == [3 + 3 + 1], "those in doubt, those that came again, and one with the same body"
+    assert shop.audit() == []
+    shop.ledger.close()
+
+
+def _no_answer(*_: object) -> None:
+    raise BrokerError("connection reset by peer")
 
 
 def test_failures_that_are_too_many_to_tell_apart_are_counted_in_the_report_and_named_in_their_group(

@@ -9,6 +9,7 @@ Apart from :mod:`redrive.stages.classify`, because Arrow takes longer to import 
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -324,39 +325,54 @@ def _not_behind(context: Context, destination: str, origins: Sequence[str]) -> l
 
 
 def repeated(context: Context, waiting: Sequence[Batch]) -> dict[int, Repeat]:
-    """Which waiting copies were staged before, for a broker that gives them no identity."""
-    tables = {batch.batch_id: table for batch in waiting if (table := _readable_evidence(context, batch.uri))}
-    if not any(pc.any(table.column("redelivered")).as_py() for table in tables.values()):
+    """Which waiting copies were staged before, for a broker that gives them no identity.
+
+    In memory are the copies of batches in doubt, those that were delivered before, and those with the body of such a
+    one: no other can be a repeat or have one, and a backlog may be long.
+    """
+    evidence, redelivered = context.staging.evidence, context.staging.redelivered
+    again = [one for batch in waiting if (one := _unless_damaged(context, redelivered, batch.uri)) is not None]
+    if not any(map(len, again)):
         return {}  # what was never delivered before was never staged before
+    bodies = pa.chunked_array([chunk for one in again for chunk in one.chunks]).unique()
     with context.ledger.read() as connection:
         doubtful = repeats.doubtful(context.ledger, connection, context.name, leased_for=context.route.drain.lease)
         gone = repeats.let_go(connection, doubtful)
+    tables = {
+        batch.batch_id: table
+        if batch.batch_id in doubtful
+        else table.filter(pc.field("redelivered") | pc.field("body_hash").isin(bodies))
+        for batch in waiting
+        if (table := _unless_damaged(context, evidence, batch.uri)) is not None
+    }
     earlier = {
-        batch_id: _readable_evidence(context, uri) for batch_id, (uri, *_) in doubtful.items() if batch_id not in tables
+        batch_id: _unless_damaged(context, evidence, uri)
+        for batch_id, (uri, *_) in doubtful.items()
+        if batch_id not in tables
     }
     staged = [
         StagedBatch(batch_id, batch_id in doubtful, batch_id in tables, _evidence(batch_id, table))
         for batch_id, table in (tables | earlier).items()
         if table is not None
     ]
-    again = [copy for batch in staged if batch.waiting for copy in batch.copies if copy.redelivered]
-    known = repeats.known(context.ledger, context.name, (copy.evidence for copy in again))
+    came_again = [copy for batch in staged if batch.waiting for copy in batch.copies if copy.redelivered]
+    known = repeats.known(context.ledger, context.name, (copy.evidence for copy in came_again))
     found = repeats.decide(staged, known, gone)
     if lost := [batch_id for batch_id, table in earlier.items() if table is None]:
         # Nobody can tell whether these are what is in a file that can't be read.
         first = message_id_of(min(lost), 0)
         found |= {
             copy.copy_id: Repeat("suspected", first)
-            for copy in again
+            for copy in came_again
             if copy.tracking is None and copy.copy_id not in found
         }
     return found
 
 
-def _readable_evidence(context: Context, uri: str) -> pa.Table | None:
-    """The evidence of a batch file; None when it is damaged."""
+def _unless_damaged(context: Context, read: Callable[[str], Any], uri: str) -> Any:
+    """What ``read`` finds in a batch file; None when it is damaged."""
     try:
-        return context.staging.evidence(uri)
+        return read(uri)
     except StagingError:
         if not context.staging.is_damaged(uri):
             raise

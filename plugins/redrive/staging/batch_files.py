@@ -296,6 +296,13 @@ class Staging:
         with self._reading(path) as file:
             return _valid(file.read(columns=_EVIDENCE_COLUMNS))
 
+    def redelivered(self, relative: str) -> pa.ChunkedArray:
+        """The hashes of the bodies of those copies of a batch file that had been delivered before."""
+        path = self.full_path(relative)
+        with self._reading(path) as file:
+            table = _valid(file.read(columns=["body_hash", "redelivered"]))
+            return table.column("body_hash").filter(table.column("redelivered"))
+
     def carrying(self, relative: str, rows: Sequence[int], wanted: Mapping[str, AbstractSet[str]]) -> list[int]:
         """Those of ``rows`` (ascending) whose headers hold, for every name of ``wanted``, one of its values; or whose
         message type is one, for :data:`~redrive.message.TYPE_ATTRIBUTE`.
