@@ -80,6 +80,12 @@ def test_what_was_staged_since_the_backup_is_never_overwritten_and_no_batch_id_i
     assert rewound.query("select max(batch_id) from staging_batches") == [(4,)]
 
 
+def test_no_batch_id_is_given_twice_though_another_source_of_the_route_had_it(rewound: Workshop) -> None:
+    rewound.die("asks for later", error=None, queue="orders-delay")
+    rewound.cycle()
+    assert rewound.query("select source, batch_id from staging_batches where batch_id > 1") == [("orders-delay", 4)]
+
+
 def test_the_audit_names_each_file_that_the_ledger_does_not_know_and_what_takes_it_in(rewound: Workshop) -> None:
     problems = rewound.audit()
     assert len(problems) == 2

@@ -111,12 +111,12 @@ class OpenBatch:
     def _newest_staged(self) -> int:
         """The greatest batch id that this ledger gave as far as staging tells, whatever became of the ledger since.
 
-        Only where this source has one that the ledger doesn't know of are all files looked at. Raises
+        Only where the route has one that the ledger doesn't know of are the files of all looked at. Raises
         :class:`StagingError` where this is not the place of the files that the route needs.
         """
         context = self._context
         self._refuse_another_place()
-        found = context.staging.newest_batch(self._ledger_id, context.name, self._source.queue)
+        found = context.staging.newest_batch(self._ledger_id, context.name)
         with context.ledger.read() as connection:
             known = batches.newest(connection)
         return context.staging.newest_batch(self._ledger_id) if found > known else found

@@ -92,18 +92,14 @@ class Staging:
         """A path for batch ``batch_id`` that was never given before, relative to the staging folder."""
         return f"{_folder(route, source)}/batch-{batch_id:012d}-{ledger_id}-{secrets.token_hex(8)}.parquet"
 
-    def batch_files(self, route: str | None = None, source: str | None = None) -> Iterator[BatchFile]:
-        """Every batch file of a route's source, of a route, or of all, folder by folder."""
+    def batch_files(self, route: str | None = None) -> Iterator[BatchFile]:
+        """Every batch file of a route, or of all, folder by folder."""
         if route is None:
             for name in self.names(""):
                 if name.endswith("/"):
                     yield from self.batch_files(name.rstrip("/"))
             return
-        if source is None:
-            folders = [f"{route}/{name.rstrip('/')}" for name in self.names(route) if name.endswith("/")]
-        else:
-            folders = [_folder(route, source)]
-        for folder in folders:
+        for folder in [f"{route}/{name.rstrip('/')}" for name in self.names(route) if name.endswith("/")]:
             for name in self.names(folder):
                 if match := _BATCH_FILE.fullmatch(name):
                     yield BatchFile(f"{folder}/{name}", route, int(match[1]), match[2] or "")
@@ -114,9 +110,9 @@ class Staging:
         match = _BATCH_FILE.fullmatch(relative.rpartition("/")[2])
         return match[2] or "" if match else ""
 
-    def newest_batch(self, ledger_id: str, route: str | None = None, source: str | None = None) -> int:
+    def newest_batch(self, ledger_id: str, route: str | None = None) -> int:
         """The greatest number of a batch that ``ledger_id`` may have written there; 0 when it has written none."""
-        files = self.batch_files(route, source)
+        files = self.batch_files(route)
         return max((file.batch_id for file in files if file.ledger_id in (ledger_id, "")), default=0)
 
     def uri(self, relative: str) -> str:
