@@ -384,6 +384,11 @@ class Checker:
         suspected = sum(1 for found in self.suspected.values() if found == digest)
         # A ledger from a backup knows nothing of what was sent since, and asks people about all that it has.
         forgotten = sum(1 for one in self.book.forgotten if one.body == body)
+        if forgotten and not self.book.asked_late:
+            forgotten *= sql.value(
+                "select count(*) > 0 from escalated_messages e inner join messages m on m.message_id = e.message_id"
+                f" where m.body_hash = {literal}"
+            )
         return unknown + int(suspected) + forgotten
 
     def keep(self) -> None:

@@ -441,6 +441,7 @@ class Story:
         self.checker.forget()
         self.world.book.forgotten += self.world.book.arrivals[self.product.backup_at :]
         if step.get("late"):  # the schedule doesn't wait for people
+            self.world.book.asked_late = True
             for route in self.config["routes"]:
                 self.world.clock.now += 3 * MINUTE
                 self.run({"route": route, "shards": 1}, random.Random(step["dice"]))

@@ -61,6 +61,7 @@ class Book:
         self.lost: Counter[tuple[Place, bytes]] = Counter()  # by the world itself: expired, purged
         self.arrivals: list[Arrival] = []
         self.forgotten: list[Arrival] = []  # those of which a ledger from a backup knows nothing
+        self.asked_late = False  # a run came before people were asked about these
         self.entries: list[tuple[Place, Copy]] = []  # every copy that came to lie in a queue, in order
         self.edited: dict[bytes, set[bytes]] = defaultdict(set)  # body -> what people made of it
         self.first_seen: dict[bytes, int] = {}  # body -> when it was made
