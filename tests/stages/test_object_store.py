@@ -15,6 +15,7 @@ from redrive.connections import storage
 from redrive.errors import StagingError
 from redrive.spark import submit
 from redrive.stages import pipeline
+from redrive.staging import filesystems
 from tests import workshop
 from tests.servers import Ministack
 from tests.workshop import REFUSED, Workshop
@@ -85,3 +86,24 @@ def test_a_bucket_that_is_not_there_is_named_and_nothing_is_settled(bucket: Buck
         pipeline.drain(shop.settings, run, **shop.options())
     shop.advance(minutes=10)
     assert shop.bodies("orders-dlq") == [b"a"]
+
+
+def test_what_ends_within_leaves_nothing_at_its_place(bucket: Bucket) -> None:
+    """Whatever ends the block closes the stream, and with it the upload is done."""
+    filesystem, path = filesystems.locate(f"{bucket.uri}/f")
+
+    def write(content: bytes, *, fail: bool) -> None:
+        with filesystems.appearing_whole(filesystem, path) as sink:
+            sink.write(content)
+            if fail:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write(b"half", fail=True)
+    assert bucket.objects() == []
+    write(b"whole", fail=False)
+    with pytest.raises(ZeroDivisionError):
+        write(b"half", fail=True)
+    assert bucket.objects() == ["redrive/f"]
+    with filesystem.open_input_file(path) as stream:
+        assert stream.read() == b"whole"

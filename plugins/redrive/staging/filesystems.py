@@ -53,28 +53,22 @@ def locate(uri: str, access: Access | None = None) -> tuple[pafs.FileSystem, str
     return filesystem, path
 
 
-#: Kinds on which a file is there when it is closed, and not before. Arrow's Azure shows an empty one at once.
-_WHOLE = frozenset({"s3", "gcs"})
-
-
 @contextmanager
 def appearing_whole(filesystem: pafs.FileSystem, path: str) -> Iterator[pa.NativeFile]:
     """A stream whose file is at ``path`` when the block ends well, in full, and not before; also where two write it.
 
-    An object store shows a file when it is closed. Elsewhere (a disk, HDFS, Azure with a hierarchical namespace) it is
-    written beside its place and moved.
+    It is written beside its place and moved, also on an object store: that shows a file when it is closed, and whatever
+    ends the block closes the stream; Arrow can't give an upload up.
     """
-    unfinished = path if filesystem.type_name in _WHOLE else f"{path}.{uuid.uuid4().hex}"
+    unfinished = f"{path}.{uuid.uuid4().hex}"
     try:
         with filesystem.open_output_stream(unfinished) as sink:
             yield sink
     except BaseException:
-        if unfinished != path:
-            with suppress(OSError):
-                filesystem.delete_file(unfinished)
+        with suppress(OSError):
+            filesystem.delete_file(unfinished)
         raise
-    if unfinished != path:
-        filesystem.move(unfinished, path)
+    filesystem.move(unfinished, path)
 
 
 def read_json(uri: str, access: Access | None = None) -> Any:
