@@ -5,6 +5,7 @@ A decision is taken in two steps. :func:`preview` tells what would be decided an
 """
 
 import difflib
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -132,7 +133,7 @@ def correction(given: Correction, original: Original, bounds: Bounds, mask: Reda
         locked = lock(original.payload, mask)
         if locked is None:
             raise ValueError("what is masked can't be put back into this payload: correct it in SQL")
-        body = locked.restore(body)
+        body = _with_line_ends_of(original.payload, locked.restore(body))
     changes = corrections.read_changes(headers) if headers is not None else {}
     for one in corrections.stored_headers(original.headers):
         if one.name in changes and _is_locked(one, mask):
@@ -140,6 +141,20 @@ def correction(given: Correction, original: Original, bounds: Bounds, mask: Reda
     if problem := corrections.objection(Correction(body, headers), original, bounds):
         raise ValueError(problem)
     return Correction(body, headers)
+
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+def _with_line_ends_of(original: str, body: str) -> str:
+    """``body``, which a form had, in which every line ends with LF, with the line ends of ``original`` again: of HL7
+    they are CR, of EDI and CSV often CR and LF. Raises ValueError, with a sentence, where there are several kinds."""
+    if "\r" not in original or "\r" in body:
+        return body
+    ends = set(_LINE_END.findall(original))
+    if len(ends) > 1:
+        raise ValueError("the lines of this payload end in several ways, which a form doesn't keep: correct it in SQL")
+    return _LINE_END.sub(ends.pop(), body)
 
 
 class HeaderField(NamedTuple):

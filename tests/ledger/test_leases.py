@@ -187,7 +187,7 @@ CANDIDATE = escalations.Candidate(1, "waiting", 1, "q", None, None, None, None, 
 UNFINISHED = restoring.Unfinished(1, "r", 0, "orders-dlq", "waiting", None)
 GATE = breakers.GroupGate(
     stage=Stage.CANARY, allowed=1, sent=0, stayed=0, returned=0, trips=0, cool_down_until=None, waiting=0,
-    held=0, stage_id=1, group_id=1, cause="throttled", reason=None, released=0,
+    held=0, stage_id=1, admits=0, group_id=1, cause="throttled", reason=None, released=0,
 )  # fmt: skip
 
 GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {

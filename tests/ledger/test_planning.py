@@ -206,6 +206,16 @@ def test_a_quota_lets_the_oldest_through(plant: Plant) -> None:
     assert told["quotas"] == {str(gate.group_id): 2}
 
 
+def test_a_quota_is_given_away_once(plant: Plant) -> None:
+    """Two tries of one task have read the same, and one of them was suspended in between."""
+    gate = held(plant)
+    assert holding.admit(plant.ledger, plant.lease, {gate: 2}, plant.now) == 2
+    plant.change(f"update messages set {entering('sent')} where state = 'waiting'")
+    assert holding.admit(plant.ledger, plant.lease, {gate: 2}, plant.now) == 0
+    assert holding.admit(plant.ledger, plant.lease, {as_it_is(plant): 1}, plant.now) == 1
+    assert plant.states() == {"sent": 2, "waiting": 1, "held": 2}
+
+
 def test_no_quota_lets_all_through(plant: Plant) -> None:
     gate = held(plant)
     assert holding.admit(plant.ledger, plant.lease, {gate: None}, plant.now) == 5

@@ -332,6 +332,32 @@ def test_what_people_release_goes_behind_a_canary_whatever_becomes_of_the_review
     assert one.states() == {"sent": 4, "held": 16}
 
 
+def test_a_delivery_after_a_review_that_died_sends_nothing_past_a_canary(
+    tmp_path: Path, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the review's DAG does it: what was released is sent, whatever became of the task before."""
+    one = Workshop(tmp_path, ledger_url, canary=CANARY["canary"])
+    one.die(*[f"{n:03}" for n in range(20)], error=KEY_ERROR)
+    one.cycle()
+    with one.ledger.write() as connection:
+        connection.exec_driver_sql("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    apply = applying.apply
+    monkeypatch.setattr(applying, "apply", lambda *args, **options: killed(apply(*args, **options)))
+    with pytest.raises(KeyboardInterrupt):
+        one.review()
+    monkeypatch.undo()
+    one.advance(hours=1)
+    run = one.begin()
+    assert one.deliver(run)["redelivered"] == 0
+    pipeline.finish(one.settings, run, "succeeded", one.now)
+    assert one.states() == {"held": 20}
+    one.review()
+    assert one.states() == {"waiting": 4, "held": 16}, "whoever reviews next lets the first few through"
+    one.cycle()
+    assert (len(one.bodies("orders")), one.audit()) == (4, [])
+    one.ledger.close()
+
+
 def killed(*_: object) -> None:
     raise KeyboardInterrupt
 

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -18,6 +19,7 @@ from redrive.errors import (
     BrokerUnavailable,
     LeaseLost,
     LedgerError,
+    LedgerUnavailable,
     PermissionRefused,
     QueueMissing,
     StagingError,
@@ -856,3 +858,29 @@ def test_runs_one_after_the_other_are_no_faster_than_a_slow_rate(tmp_path: Path)
     assert began is not None
     seconds = (workshop.time.now - began) / 1e6
     assert 4 <= sent <= 4 + seconds * 0.01
+
+
+def test_what_the_broker_confirmed_is_marked_although_reading_on_fails(
+    tmp_path: Path, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a whole window that certainly arrived would be in doubt."""
+    shop = Workshop(tmp_path, ledger_url, deliver={"confirm_window": 2})
+    shop.die(*"abcdef")
+    run, read = shop.planned(), sending.outgoing
+
+    def fails(*given: Any) -> Iterator[Any]:
+        for number, one in enumerate(read(*given)):
+            if number == 4:
+                raise LedgerUnavailable("the server is restarting")
+            yield one
+
+    monkeypatch.setattr(sending, "outgoing", fails)
+    with pytest.raises(LedgerUnavailable):
+        shop.deliver(run)
+    monkeypatch.undo()
+    assert shop.states() == {"sent": 4, "sending": 2}
+    shop.advance(hours=1)
+    pipeline.finish(shop.settings, run, "failed", shop.now)
+    report = shop.cycle()
+    assert (report["redelivered"], shop.states()) == (2, {"sent": 6}), "and none of the others was announced"
+    shop.ledger.close()

@@ -57,8 +57,12 @@ def test_the_lease_is_renewed_while_the_block_lasts_and_not_after_it(workshop: W
     assert not is_beating()
 
 
+@pytest.mark.parametrize("trouble", [LedgerUnavailable, ValueError], ids=["known", "any other"])
 def test_a_ledger_that_is_away_for_a_while_does_not_end_the_beat(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    workshop: Workshop,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    trouble: type[Exception],
 ) -> None:
     run = quickly(workshop.begin())
     before = lease_until(workshop)
@@ -70,7 +74,7 @@ def test_a_ledger_that_is_away_for_a_while_does_not_end_the_beat(
     def write_unless_away(ledger: Ledger) -> Iterator[Any]:
         if away.is_set():
             failed.release()
-            raise LedgerUnavailable("ledger: the server is restarting")
+            raise trouble("ledger: the server is restarting")
         with write(ledger) as connection:
             yield connection
 

@@ -243,6 +243,33 @@ def test_a_message_is_edited(site: Site) -> None:
     ]
 
 
+@pytest.mark.parametrize("end", ["\r", "\r\n"], ids=["HL7", "EDI"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_edit_on_the_page_keeps_how_lines_end(site: Site, end: str, masked: bool) -> None:
+    """A form ends each line with LF, and the consumer would not know its own message again."""
+    lines = f"MSH|a{end}PID|kim@example.org{end}ZZZ|b{end}"
+    seeding.escalate(site.ledger, 7, "no such segment", lines, content_type="text/plain")
+    escalation = site.value("select escalation_id from escalated_messages where message_id = 7")
+    if masked:
+        route = site.settings.routes["orders"].model_copy(update={"redact": ("email",)})
+        site.settings = site.settings.model_copy(update={"routes": {**site.settings.routes, "orders": route}})
+    page = site.page(f"/decide?ids={escalation}&action=edit")
+    shown = html.unescape(re.search(r"<textarea id=\"corrected\"[^>]*>\n([^<]*)</textarea>", page)[1])  # type: ignore[index]
+    in_the_form = re.sub("\r\n|\r", "\n", shown).replace("ZZZ", "PV1")
+    order = order_of(page)
+    assert site.decide(**{**order, "note": "typo", "corrected_body": in_the_form}).json()["count"] == 1
+    corrected = site.value("select corrected_body from escalated_messages where message_id = 7")
+    assert corrected == lines.replace("ZZZ", "PV1")
+
+
+def test_lines_that_end_in_several_ways_are_not_edited_on_the_page(site: Site) -> None:
+    seeding.escalate(site.ledger, 7, "no such segment", "a\r\nb\nc", content_type="text/plain")
+    escalation = site.value("select escalation_id from escalated_messages where message_id = 7")
+    order = order_of(site.page(f"/decide?ids={escalation}&action=edit"))
+    refused = site.decide(**{**order, "note": "typo", "corrected_body": "a\nb\nd"})
+    assert (refused.status_code, "correct it in SQL" in refused.json()["detail"]) == (400, True)
+
+
 def test_masked_values_are_locked_while_a_message_is_edited_and_come_back(site: Site) -> None:
     payload = '{"order": 1, "customer": {"name": "Kim", "mail": "kim@example.org"}}'
     seeding.escalate(site.ledger, 7, "KeyError", payload)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
-from redrive.errors import LeaseLost, RedriveError
+from redrive.errors import LeaseLost
 from redrive.ledger.engine import Ledger
 from redrive.settings import Settings
 from redrive.stages.context import Run, utc_now
@@ -39,7 +39,7 @@ def beating(settings: Settings, run: Run, clock: Callable[[], datetime] = utc_no
                 except LeaseLost as error:
                     log.warning("no more heartbeats: %s", error)
                     return
-                except RedriveError as error:  # another one may succeed before the lease is over
+                except Exception as error:  # another one may succeed before the lease is over
                     log.warning("a heartbeat of run %s failed: %s", run.run_id, error)
                     beats = BEATS_IN_TROUBLE
         finally:

@@ -284,8 +284,8 @@ def _admit_selected(context: Context, quotas: Mapping[GroupGate, int | None]) ->
         return through_gate(quotas, context.now(), selection)
     for gate, quota in quotas.items():
         room = quota
-        for part in _parts(context, "state = 'held' and group_id = :group", group=gate.group_id):
-            through = through_gate({gate: room}, context.now(), part)
+        for number, part in enumerate(_parts(context, "state = 'held' and group_id = :group", group=gate.group_id)):
+            through = through_gate({replace(gate, admits=gate.admits + number): room}, context.now(), part)
             admitted += through
             room = None if room is None else room - through
             if room == 0:

@@ -59,8 +59,9 @@ def apply_decisions(context: Context) -> dict[str, int]:
             now=context.now(),
         )
         totals = {name: totals[name] + done[name] for name in totals}
-    if totals["released"]:
-        # Not left to the next plan: a delivery may come first, and a claim looks at no gate.
+    with context.ledger.read() as connection:
+        held = applying.any_held(connection, context.name)
+    if held:  # also by a review that died before it came so far
         plan.admit(context)
     return totals
 

@@ -316,14 +316,17 @@ class SliceSender:
         if current and one.claimed.destination == current.claimed.destination:
             current.trouble = current.trouble or problem
         following: _Read | None = None
+        failure: Exception | None = None  # of what was read ahead: raised once what the broker has confirmed is marked
         if current and current.trouble is None and not current.stopped:
             try:
                 following = read()
             except StagingError as error:
                 self._note(current, error)
+            except Exception as error:
+                failure = error
             self._set_aside(current)
-        rest = self._rest(current) if current else []
-        last = not (self._rest(one) or one.announced or one.on_the_wire > 1 or one.stopped)
+        rest = self._rest(current) if current and failure is None else []
+        last = failure is None and not (self._rest(one) or one.announced or one.on_the_wire > 1 or one.stopped)
         beside = context.ledger.dialect.writers_beside
         later = beside and last and current is not one and following is not None
         announced = windows.mark(
@@ -340,6 +343,8 @@ class SliceSender:
         )
         one.on_the_wire -= 1  # not before: a slice stays open, and is recovered, where a part could not be marked
         self._count(one, marks)
+        if failure is not None:
+            raise failure
         if later:
             self._beside.do(lambda: self._close(one))
         elif last:

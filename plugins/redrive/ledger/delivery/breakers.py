@@ -32,6 +32,7 @@ class GroupGate(Counts):
     """
 
     stage_id: int  # of the stage that it was read at, and of no other one, before or after
+    admits: int  # how often places were given away until it was read
     group_id: int
     cause: str
     reason: str | None
@@ -63,8 +64,8 @@ _AT_ONCE = 500
 #: Each gate with what counts for it, and what is open behind it; of ``{one}``, or of all.
 _GATES = """
 select
-    breakers.stage_id, gate.group_id, failure_groups.cause, gate.stage, gate.allowed, gate.sent, gate.stayed,
-    gate.returned, gate.trips, gate.cool_down_until, gate.reason, coalesce(open.waiting, 0) as waiting,
+    breakers.stage_id, breakers.admits, gate.group_id, failure_groups.cause, gate.stage, gate.allowed, gate.sent,
+    gate.stayed, gate.returned, gate.trips, gate.cool_down_until, gate.reason, coalesce(open.waiting, 0) as waiting,
     coalesce(open.held, 0) as held, coalesce(open.released, 0) as released, coalesce(open.sending, 0) as sending,
     coalesce(open.unknown, 0) as unknown, open.next_due_at
 from group_state gate
@@ -341,6 +342,23 @@ def unmoved(tx: RunTransaction, gates: Iterable[GroupGate]) -> set[int]:
             )
         )
         found.update(row.group_id for row in rows if stages[row.group_id] == row.stage_id)
+    return found
+
+
+def take_places(tx: RunTransaction, gates: Iterable[GroupGate]) -> set[int]:
+    """Of groups those whose gates nobody admitted anything through since they were read: what was free then is to be
+    given away here. The others have given theirs away, as another try of the same task did."""
+    admits = {gate.group_id: gate.admits for gate in gates}
+    groups, found = sorted(admits), set[int]()
+    for start in range(0, len(groups), _AT_ONCE):
+        some = ", ".join(f"({int(group)}, {int(admits[group])})" for group in groups[start : start + _AT_ONCE])
+        rows = tx.execute(
+            sql(
+                "update breakers set admits = admits + 1 where route = :route and group_id is not null"
+                f" and (group_id, admits) in (values {some}) returning group_id"
+            )
+        )
+        found.update(rows.scalars())
     return found
 
 

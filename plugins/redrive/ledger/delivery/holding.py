@@ -77,7 +77,8 @@ def admit(
     """Behind each gate let so many selected held messages wait for delivery, oldest ids first; None lets all. Messages
     for destinations that took nothing when they had places (:func:`put_off`) come after all others.
 
-    With ``in_order`` a quota is for messages that could go now: others would take places that they can't use.
+    With ``in_order`` a quota is for messages that could go now: others would take places that they can't use. A quota
+    is given away once: with it the gate's ``admits`` count up.
     """
     where, values = selection.where("candidates")
     if in_order:
@@ -93,7 +94,13 @@ def admit(
         )
         tx.temporary("admitted", "message_id bigint primary key")
         unmoved = breakers.unmoved(tx, quotas)
-        rows = [(gate.group_id, quota) for gate, quota in quotas.items() if gate.group_id in unmoved]
+        limited = [gate for gate, quota in quotas.items() if quota is not None and gate.group_id in unmoved]
+        given = breakers.take_places(tx, limited)
+        rows = [
+            (gate.group_id, quota)
+            for gate, quota in quotas.items()
+            if gate.group_id in unmoved and (quota is None or gate.group_id in given)
+        ]
         tx.bulk("quotas", ("group_id", "quota"), rows)
         tx.execute(sql(_PUT_OFF), {"not_taken": NOT_TAKEN})
         tx.execute(sql(_within_quota(where)), values)

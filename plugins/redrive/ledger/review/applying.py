@@ -15,7 +15,7 @@ from redrive.corrections import Correction
 from redrive.ledger.delivery import breakers
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.moves import move_each
+from redrive.ledger.moves import move, move_each
 from redrive.ledger.predicates import ASKED
 from redrive.ledger.review import escalations
 from redrive.ledger.transactions import RouteLease, RunTransaction
@@ -107,6 +107,14 @@ def left(connection: Connection, route: str) -> Left:
     return Left(int(row.n), int(row.not_approved))
 
 
+def any_held(connection: Connection, route: str) -> bool:
+    """Whether anything that people released is held: it may go as far as its gate lets it."""
+    found = sql(
+        f"select exists (select 1 from messages where route = :route and state = 'held' and plan = '{Plan.RELEASE}')"
+    )
+    return bool(connection.execute(found, {"route": route}).scalar_one())
+
+
 def to_send(connection: Connection, now: datetime) -> list[str]:
     """The routes of which something is due that people released; not what is paused, nor what goes to a destination
     that is stopped for longer."""
@@ -194,12 +202,12 @@ def apply(
         )
         if released:
             # In the same transaction: a review that dies here, or whose clock is behind, leaves no gate open.
-            breakers.regate(
-                tx,
+            of_these = (
                 "select messages.message_id from taken inner join messages on messages.message_id = taken.message_id"
-                f" where taken.what = 'redeliver' and messages.state = 'waiting' and plan = '{Plan.RELEASE}'",
-                first=first,
+                f" where taken.what = 'redeliver' and messages.state = 'waiting' and plan = '{Plan.RELEASE}'"
             )
+            breakers.regate(tx, of_these, first=first)
+            _hold_behind_gates(tx, of_these)
             if tx.dialect.for_update:
                 # Whose transaction began before this one ends sees the message under review for as long as it lasts,
                 # and what was locked and not changed it may change: with this its change fails.
@@ -244,6 +252,22 @@ def apply(
             },
         )
     return {"released": released, "discarded": discarded, "refused": int(refused)}
+
+
+def _hold_behind_gates(tx: RunTransaction, released: str) -> None:
+    """A claim asks no group's gate: what is released behind one that is not open is held until a plan lets it through,
+    or whoever comes after a review that dies here would send all of it."""
+    gate = "from breakers where breakers.route = :route and breakers.group_id = messages.group_id and stage <> 'open'"
+    move(
+        tx,
+        State.WAITING,
+        State.HELD,
+        few=f"select message_id from messages where {tx.dialect.few('message_id', released)} and kind <> 'delay'"
+        f" and exists (select 1 {gate})",
+        set_=f"reason = (select reason {gate})",
+        action=Action.HOLD_BACK,
+        reason="Its group is tried with a few first.",
+    )
 
 
 def _not_there(tx: RunTransaction, decided: str) -> None:

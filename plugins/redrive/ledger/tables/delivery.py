@@ -130,6 +130,7 @@ breakers = Table(
     Column("stage_id", sa.BigInteger, Computed(f"breaker_id * {PERIODS} + period", persisted=True), nullable=False),
     count("allowed"),  # sends that this stage allows
     count("trips"),
+    count("admits"),  # counts up with each time that places of a stage are given away
     Column("cool_down_until", Instant),
     Column("reason", sa.Text),
     Column("stage_at", Instant, nullable=False),

@@ -94,6 +94,7 @@ def upgrade() -> None:
         ),
         sa.Column("allowed", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("trips", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("admits", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("cool_down_until", Instant(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("stage_at", Instant(), nullable=False),
