@@ -218,7 +218,7 @@ def test_a_late_depth_counts_from_when_it_was_so(build: Build) -> None:
     workshop, broker = build()
     workshop.die("a", error=REFUSED)
     before = workshop.time.now
-    broker.told = lambda _: Depth(0, 0, 0, as_of=before)
+    broker.told = lambda _: Depth(0, 0, 0, as_of=before, by_its_clock=True)
     workshop.advance(minutes=1)
     for _ in range(3):
         workshop.cycle()
@@ -237,7 +237,7 @@ def test_a_moment_that_the_broker_tells_counts_once_it_is_later_by_any_clock(
     workshop.die("a", error=REFUSED)
     workshop.cycle()
     after = workshop.time.now + int(ahead * 1_000_000)
-    broker.told = lambda _: Depth(0, 0, 0, as_of=after)
+    broker.told = lambda _: Depth(0, 0, 0, as_of=after, by_its_clock=True)
     for _ in range(3):
         workshop.advance(minutes=10)
         workshop.cycle()
@@ -445,10 +445,24 @@ def test_leases_that_run_out_are_not_made_to_run_out_again(build: Build) -> None
 @pytest.mark.parametrize("late", [60, 0, -60], ids=["late", "at once", "by a clock that is ahead"])
 def test_a_late_depth_is_topped_up_with_our_own_sends(build: Build, late: int) -> None:
     workshop, broker = build(rate={"per_second": 1000, "max_in_flight": 5}, deliver={"slice": 2, "run_for": "1s"})
-    broker.told = lambda _: Depth(1, 0, 0, as_of=workshop.time.now - late * 1_000_000)
+    broker.told = lambda _: Depth(1, 0, 0, as_of=workshop.time.now - late * 1_000_000, by_its_clock=True)
     workshop.die(*"abcdefgh", error=REFUSED)
 
     assert workshop.cycle()["redelivered"] == 4
+
+
+def test_a_depth_of_a_moment_ago_by_our_own_clock_shows_what_was_sent_before(build: Build) -> None:
+    """As RabbitMQ's statistics: else all that was sent in two minutes would take of each room."""
+    workshop, broker = build(rate={"per_second": 1000, "max_in_flight": 5}, deliver={"slice": 2, "run_for": "10m"})
+
+    def told(_: str) -> Depth:
+        workshop.advance(seconds=10)
+        return Depth(1, 0, 0, as_of=workshop.time.now - 5_000_000)
+
+    broker.told = told
+    workshop.die(*"abcdefgh", error=REFUSED)
+
+    assert workshop.cycle()["redelivered"] == 8
 
 
 # --- who reads a destination -----------------------------------------------------------------------------

@@ -205,6 +205,7 @@ class Depth(NamedTuple):
     delayed: int | None
     consumers: int | None = None
     as_of: Micros | None = None  # when it was so, where the broker tells late; None: now
+    by_its_clock: bool = False  # ``as_of`` is by the broker's clock, and not by ours
 
     @property
     def total(self) -> int | None:

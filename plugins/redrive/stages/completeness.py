@@ -28,7 +28,6 @@ from sqlalchemy.engine import Connection
 from redrive.ledger import leases
 from redrive.ledger.drain import batches, first_looks
 from redrive.ledger.drain.first_looks import FirstLook
-from redrive.policy.worked_past import CLOCKS
 from redrive.stages.context import Context
 from redrive.stages.source_end import COMPLETE, ENDED, NOTHING_MORE, PROVED, counts_out
 
@@ -59,8 +58,7 @@ def drained_to(context: Context) -> dict[str, datetime]:
                     complete = _looks_agree(context, queue, look) and _nobody_may_hold(context, connection, queue, look)
             if complete or counts.get(PROVED + queue, 0) > 0:
                 before = context.run.started_at - lag
-                told = look.as_of if look is not None else None
-                found[queue] = before if told is None else min(before, told - CLOCKS)
+                found[queue] = min(before, look.as_of) if look is not None and look.as_of is not None else before
     return found
 
 

@@ -8,13 +8,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from redrive.brokers import open_broker
-from redrive.brokers.base import Broker, Capabilities
+from redrive.brokers.base import Broker, Capabilities, Depth
 from redrive.connections import storage
 from redrive.errors import SettingsError
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import RouteLease
 from redrive.message import Micros
+from redrive.policy.worked_past import CLOCKS
 from redrive.redaction import Redactor, redactor
 from redrive.selectors import Kind
 from redrive.settings import Route, Settings
@@ -182,3 +183,10 @@ def micros(moment: datetime) -> Micros:
 def instant(moment: Micros) -> datetime:
     """The inverse of :func:`micros`."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)
+
+
+def surely_as_of(depth: Depth) -> datetime | None:
+    """When a depth that is told late was so at the earliest, by whichever clock; None: it is as of now."""
+    if depth.as_of is None:
+        return None
+    return instant(depth.as_of) - (CLOCKS if depth.by_its_clock else timedelta(0))

@@ -20,11 +20,10 @@ from redrive.ledger.delivery.lanes import Lane, NativeDelay
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.drain import horizon
 from redrive.ledger.engine import let_go_of_interrupted
-from redrive.policy.worked_past import CLOCKS
 from redrive.stages import aiming, consumers, fan_out
 from redrive.stages.beside import Beside, Worker
 from redrive.stages.claiming import CLAIM_FOR, Ahead, Claimer
-from redrive.stages.context import Context, instant
+from redrive.stages.context import Context, surely_as_of
 from redrive.stages.failed_queues import Failures
 from redrive.stages.rates import rates
 from redrive.stages.rooms import Rooms
@@ -341,8 +340,8 @@ class _Delivery:
         """What the claims of all tasks may take of what is ``free`` together; what the depth shows was ``seen`` before
         it was read, unless the broker tells it late."""
         destination, cause = lane
-        if depth.as_of is not None:
-            seen = self._seen(instant(depth.as_of) - CLOCKS)  # it is the broker's clock that told
+        if (told := surely_as_of(depth)) is not None:
+            seen = self._seen(told)
         return self._rooms.of_claim(destination, cause, self._rates[cause], depth, Room(free, least, *seen))
 
     def _go_ahead(self, lane: LaneName, span: Span, under_way: int) -> None:

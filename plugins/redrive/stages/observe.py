@@ -144,7 +144,7 @@ def _observation(context: Context, queue: str, role: str, depth: Depth, age: Age
         lag_seconds=capabilities.depth_lag.total_seconds(),
         zeros_apart_seconds=capabilities.zeros_apart.total_seconds(),
         exact=capabilities.exact_depth,
-        told=depth.as_of is not None,
+        told=depth.by_its_clock,
     )
 
 

@@ -223,7 +223,7 @@ class SourceDrain:
                     "ledger",
                     coverage,
                     observed_at=instant(seen),
-                    told=depth.as_of is not None,
+                    told=depth.by_its_clock,
                     oldest_enqueued_at=instant(self.batch.oldest),
                     oldest_seen_at=now,
                 )

@@ -13,7 +13,7 @@ from redrive.brokers.base import Depth
 from redrive.ledger.delivery import outcomes
 from redrive.ledger.drain import first_looks, repeats
 from redrive.settings import Source
-from redrive.stages.context import Context, instant
+from redrive.stages.context import Context, surely_as_of
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -105,7 +105,7 @@ class SourceEnd:
             shard=self._shard,
             total=total,
             in_flight=0 if total is None else depth.in_flight or 0,
-            as_of=None if total is None or depth.as_of is None else instant(depth.as_of),
+            as_of=None if total is None else surely_as_of(depth),
             leased_for=min(context.route.drain.lease, can.max_lease or timedelta.max),
             now=context.now(),
         )

@@ -40,7 +40,7 @@ class Monitoring:
                 return UNKNOWN_DEPTH
             total += sum(count for _, count in points)
             oldest = min(oldest, *(at for at, _ in points))
-        return Depth(total, 0, 0, as_of=int(oldest))
+        return Depth(total, 0, 0, as_of=int(oldest), by_its_clock=True)
 
     def _points(self, project: str, shorts: Sequence[str]) -> list[tuple[int, int]] | None:
         """(time in microseconds, count) per subscription; None where monitoring gives no answer."""

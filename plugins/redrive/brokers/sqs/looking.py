@@ -26,7 +26,8 @@ class Inspector:
             "ApproximateNumberOfMessagesDelayed",
         ]
         found = self._attributes(queue, self._calls.url(queue), names)
-        return Depth(*(int(told) if (told := found.get(name)) is not None else None for name in names))
+        visible, leased, delayed = (int(told) if (told := found.get(name)) is not None else None for name in names)
+        return Depth(visible, leased, delayed)
 
     def describe(self, queue: str) -> QueueInfo:
         """See :class:`~redrive.brokers.base.Broker`.
