@@ -1,5 +1,6 @@
 """The RabbitMQ adapter: the contract on a real node, with classic and quorum queues, and what only RabbitMQ does."""
 
+import contextlib
 import copy
 import json
 import ssl
@@ -9,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pika
 import pytest
@@ -372,6 +374,66 @@ def test_a_channel_lost_with_messages_is_told_before_they_come_again(
     with pytest.raises(BrokerUnavailable, match=f"{queue}: the channel was lost with 1 messages held"):
         rabbit.receive(queue, limit=2, wait=WAIT, lease=LEASE)
     assert eventually(lambda: rabbit.depth(queue).visible == 2)
+    assert len(drain_all(rabbit, queue, 2)) == 2
+
+
+def close_unread(broker: RabbitMQ, rabbitmq: servers.RabbitMQ, what: str) -> None:
+    """RabbitMQ closes the connection or its channels, and nobody has read that yet."""
+    link = broker._session.link
+    assert link is not None
+    if what == "channel":
+        for holder in broker._receiving.holders.values():
+            holder.channel.ack(1_000_000, multiple=False)  # it closes the channel for a tag that it never gave
+        link.serve()
+        time.sleep(0.5)
+        return
+    port = link.connection._transport._sock.getsockname()[1]  # type: ignore[attr-defined]
+    name = eventually(lambda: [one["name"] for one in rabbitmq.ask("GET", "connections") if one["peer_port"] == port])
+    rabbitmq.ask("DELETE", f"connections/{quote(name[0], safe='')}")
+    time.sleep(0.5)
+    assert link.is_open
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("what", ["connection", "channel"])
+@pytest.mark.parametrize("noticed_by", ["receive", "probe", "extend", "depth"])
+def test_a_close_that_nobody_has_read_yet_is_told_before_messages_come_again(
+    rabbit: RabbitMQ, rabbitmq: servers.RabbitMQ, create: Callable[..., str], what: str, noticed_by: str
+) -> None:
+    """While a batch is staged nobody reads what the broker says. Else its messages would come twice in that batch."""
+    queue = create()
+    fill(rabbit, queue, 3)
+    receipts = drain_all(rabbit, queue, 1)
+    close_unread(rabbit, rabbitmq, what)
+
+    if noticed_by == "probe":
+        rabbit._session.probed(queue, "queue.declare")
+    if noticed_by == "depth":
+        with contextlib.suppress(BrokerError):
+            rabbit.depth(queue)
+    lost = pytest.raises(BrokerUnavailable, match=f"{queue}: the channel was lost with 1 messages held")
+    with lost:
+        if noticed_by == "extend":
+            rabbit.extend(queue, receipts, LEASE)
+        else:
+            rabbit.receive(queue, limit=3, wait=WAIT, lease=LEASE)
+    rabbit.release(queue, receipts)
+    assert len(drain_all(rabbit, queue, 3)) == 3, "it is told once"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("what", ["connection", "channel"])
+def test_a_close_that_a_settle_has_told_is_not_told_again(
+    rabbit: RabbitMQ, rabbitmq: servers.RabbitMQ, create: Callable[..., str], what: str
+) -> None:
+    queue = create()
+    fill(rabbit, queue, 2)
+    receipts = drain_all(rabbit, queue, 2)
+    close_unread(rabbit, rabbitmq, what)
+
+    assert [why for _, why in rabbit.settle(queue, receipts).failures] == [
+        "its channel was lost, so the message went back to its queue"
+    ] * 2
     assert len(drain_all(rabbit, queue, 2)) == 2
 
 

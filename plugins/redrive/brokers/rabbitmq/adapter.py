@@ -162,4 +162,5 @@ class RabbitMQ:
 
     def close(self) -> None:
         """Close the connection; what is held goes back to its queue at once."""
+        self._receiving.let_go()
         self._session.close()

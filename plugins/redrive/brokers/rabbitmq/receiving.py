@@ -59,27 +59,21 @@ class Receiving:
         self._numbers = 0
         self._mean_bytes: dict[str, float] = {}  # of what came
         self._uneven: set[str] = set()  # queues where far larger ones came than those before
-        session.on_loss(self.holders.clear)
+        self._lost: dict[str, int] = {}  # by queue: so many were held where its channel was lost, and nobody was told
+        session.on_loss(self._lose_all)
 
     def receive(self, queue: str, *, limit: int, ahead: int, wait: timedelta) -> list[Received]:
         """Up to ``limit`` messages, and ``ahead`` more under way; see :class:`~redrive.brokers.base.ReadsAhead`.
 
         A receive is a consumer with a prefetch of what it may return, so the broker never sends more than is wanted.
-        Fewer than ``limit`` come where messages are large.
+        Fewer than ``limit`` come where messages are large. Raises :class:`~redrive.errors.BrokerUnavailable`, once,
+        where the channel was lost with messages held: they would come again, and be staged behind their first copies.
         """
         if limit < 1:
             return []
-        lost = self.holders.get(queue)
-        if lost is None and (objection := self._declared.not_drained(queue)):
+        if queue not in self.holders and (objection := self._declared.not_drained(queue)):
             raise BrokerError(f"basic.consume on queue {queue}: {objection}")
-        if lost is not None and lost.held and not lost.channel.is_open:
-            # What is staged of it can't be settled any more, and would be staged again behind it.
-            del self.holders[queue]
-            raise BrokerUnavailable(
-                f"basic.consume on queue {queue}: the channel was lost with {len(lost.held)} messages held;"
-                " they went back to the queue"
-            )
-        holder = self._holder(queue, f"basic.consume on queue {queue}")
+        holder = self._holding(queue, f"basic.consume on queue {queue}")
         patience, ready = wait.total_seconds(), 1
         self._give_back_spilled(queue, holder)
         coming = holder.coming
@@ -137,7 +131,7 @@ class Receiving:
         """
         if not receipts:
             return
-        holder = self._holder(queue, f"basic.ack on queue {queue}")
+        holder = self._holding(queue, f"basic.ack on queue {queue}")
         self._on(queue, lambda: holder.channel.count(queue, "queue.declare"))
 
     def reject(self, queue: str, receipts: Sequence[object]) -> None:
@@ -154,8 +148,13 @@ class Receiving:
         holder = self.holders.get(queue)
         if holder is None or holder.coming is None:
             return 0
-        self._on(queue, holder.coming.cancel)
+        holder.coming.cancel()  # who asks may go on after an error: so the loss stays to be told by a receive
         return holder.coming.waiting
+
+    def let_go(self) -> None:
+        """What is held goes back with the connection, which is closed next: that is no loss."""
+        self.holders.clear()
+        self._lost.clear()
 
     def _ask(self, holder: Holder, coming: Consumption, queue: str, limit: int, ahead: int) -> None:
         """Let some of ``limit`` and ``ahead`` come, of those that are expected to be there; fewer where they are large.
@@ -200,7 +199,7 @@ class Receiving:
     ) -> Settled:
         if not receipts:
             return Settled(0)
-        holder = self._holder(queue, f"{action} on queue {queue}")
+        holder, _ = self._holder(queue, f"{action} on queue {queue}")  # a loss is told by the failures
         tags, failures = _held_of(receipts, holder)
         self._give_back_spilled(queue, holder)
         if holder.coming is not None:  # what is given back must not come again
@@ -223,13 +222,40 @@ class Receiving:
             holder.released |= tags
         return Settled(len(receipts) - len(failures), tuple(failures))
 
-    def _holder(self, queue: str, subject: str) -> Holder:
-        link = self._session.connected(subject)
-        holder = self.holders.get(queue)
-        if holder is None or not holder.channel.is_open:
-            self._numbers += 1
-            holder = self.holders[queue] = Holder(self._numbers, link.channel())
+    def _holding(self, queue: str, subject: str) -> Holder:
+        """As :meth:`_holder`; raises :class:`~redrive.errors.BrokerUnavailable` where messages were lost."""
+        holder, lost = self._holder(queue, subject)
+        if lost:
+            raise BrokerUnavailable(
+                f"{subject}: the channel was lost with {lost} messages held; they went back to the queue"
+            )
         return holder
+
+    def _holder(self, queue: str, subject: str) -> tuple[Holder, int]:
+        """The queue's holder, opened anew where it was lost; and how many it held then, where nobody was told yet.
+
+        What has come is taken in first: a close that was not read yet is a loss too.
+        """
+        try:
+            link = self._session.connected(subject)
+            holder = self.holders.get(queue)
+            if holder is not None and not holder.channel.is_open:
+                self._lose(queue)
+        finally:
+            lost = self._lost.pop(queue, 0)  # an error tells of it as well
+        if queue not in self.holders:
+            self._numbers += 1
+            self.holders[queue] = Holder(self._numbers, link.channel())
+        return self.holders[queue], lost
+
+    def _lose(self, queue: str) -> None:
+        """The queue's channel is gone; remember how many it held."""
+        if held := len(self.holders.pop(queue).held):
+            self._lost[queue] = held
+
+    def _lose_all(self) -> None:
+        for queue in list(self.holders):
+            self._lose(queue)
 
     def _give_back(self, queue: str) -> None:
         """Let nothing more come from ``queue``, and give back what came and was not returned."""
