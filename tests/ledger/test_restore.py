@@ -4,6 +4,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from redrive.stages import pipeline
 from redrive.stages import restore as restore_stage
 from tests.ledger.planting import entering
 from tests.lunch import in_time, lunch
-from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
+from tests.workshop import KEY_ERROR, REFUSED, ROUTE, THROTTLED, Workshop
 
 
 def restore(workshop: Workshop, **selection: Any) -> dict[str, Any]:
@@ -137,6 +138,13 @@ def test_a_message_whose_payload_is_gone_is_told_and_stays(unfinished: Workshop)
     assert unfinished.states() == {"escalated": 2, "waiting": 1}
 
 
+def restore_with(workshop: Workshop, broker: Any) -> dict[str, Any]:
+    run = workshop.begin()
+    found = pipeline.restore(workshop.settings, run, clock=workshop.now, broker=broker)
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    return found
+
+
 class Trouble:
     """A broker of which publishing fails."""
 
@@ -154,13 +162,78 @@ class Trouble:
 
 def test_a_queue_that_is_gone_leaves_everything_as_it_was(unfinished: Workshop) -> None:
     before = unfinished.query("select message_id, state, plan, reason from messages order by message_id")
-    run = unfinished.begin()
-    with pytest.raises(QueueMissing):
-        pipeline.restore(
-            unfinished.settings, run, clock=unfinished.now, broker=Trouble(unfinished, QueueMissing("orders-dlq"))
-        )
-    pipeline.finish(unfinished.settings, run, "failed", unfinished.now)
+    found = restore_with(unfinished, Trouble(unfinished, QueueMissing("orders-dlq does not exist")))
+    assert (found["restored"], found["not_restored"], found["not_tried"]) == (0, 3, 0)
+    assert set(found["problems"].values()) == {"orders-dlq does not exist"}
     assert unfinished.query("select message_id, state, plan, reason from messages order by message_id") == before
+
+
+class OneGone:
+    """A broker of which one queue is gone or forbidden, as one of its calls says. ``asked`` counts how often."""
+
+    def __init__(self, workshop: Workshop, queue: str, call: str, error: BrokerError) -> None:
+        self._broker, self._queue, self._call, self._error = workshop.broker, queue, call, error
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    def _told(self, call: str, queue: str) -> None:
+        if (call, queue) == (self._call, self._queue):
+            self.asked += 1
+            raise self._error
+
+    def capabilities_for(self, queue: str) -> Any:
+        found = self._broker.capabilities_for(queue)
+        return replace(found, way_back=self._call == "way_back", single_target=self._call != "describe")
+
+    def way_back(self, source: str) -> str:
+        self._told("way_back", source)
+        return source
+
+    def describe(self, queue: str) -> Any:
+        self._told("describe", queue)
+        return self._broker.describe(queue)._replace(subscribers=1)
+
+    def publish(self, queue: str, messages: Any) -> Any:
+        self._told("publish", queue)
+        return self._broker.publish(queue, messages)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("way_back", QueueMissing("a-dlq does not exist")),
+        ("describe", QueueMissing("a-dlq does not exist")),
+        ("publish", QueueMissing("a-dlq does not exist")),
+        ("publish", PermissionRefused("send to a-dlq: not allowed")),
+    ],
+)
+def test_a_source_that_is_gone_leaves_the_others_to_go_back(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, call: str, error: BrokerError
+) -> None:
+    """Also those on pages behind it, and it is asked once."""
+    monkeypatch.setattr(restore_stage, "PAGE", 2)
+    workshop.world.create("a-dlq", lease=timedelta(minutes=5))
+    dead, delay = ROUTE["sources"]
+    workshop.settings = workshop.configure(
+        workshop.settings.database, sources=[dead | {"queue": "a-dlq", "destination": "orders"}, dead, delay]
+    )
+    workshop.die("1", "2", "3", queue="a-dlq", error=KEY_ERROR)
+    workshop.die("4", "5", error=KEY_ERROR)
+    workshop.cycle()
+    of_a = "select message_id, state, plan, reason from messages where source = 'a-dlq' order by message_id"
+    before = workshop.query(of_a)
+    broker = OneGone(workshop, "a-dlq", call, error)
+
+    found = restore_with(workshop, broker)
+    assert (found["restored"], found["not_restored"], found["not_tried"]) == (2, 3, 0)
+    assert set(found["problems"].values()) == {str(error)}
+    assert broker.asked == 1
+    assert sorted(workshop.bodies("orders-dlq")) == [b"4", b"5"]
+    assert workshop.query(of_a) == before
+    assert restore(workshop)["restored"] == 3
+    assert workshop.audit() == []
 
 
 @pytest.fixture
@@ -788,10 +861,7 @@ def staged(workshop: Workshop) -> Workshop:
 
 
 def test_what_was_never_classified_and_not_put_back_goes_to_people(staged: Workshop) -> None:
-    run = staged.begin(even_if_paused=True)
-    with pytest.raises(QueueMissing):
-        pipeline.restore(staged.settings, run, clock=staged.now, broker=Trouble(staged, QueueMissing("orders-dlq")))
-    pipeline.finish(staged.settings, run, "failed", staged.now)
+    restore_with(staged, Trouble(staged, QueueMissing("orders-dlq")))
     assert staged.states() == {"classified": 2, "escalated": 1}
     staged.advance(minutes=1)
     assert staged.cycle()["redelivered"] == 0
@@ -848,10 +918,5 @@ def test_trace_tells_every_restore_decision_release_and_reopening(workshop: Work
 def test_trace_tells_what_could_not_be_put_back(workshop: Workshop) -> None:
     workshop.die("a", error=THROTTLED)
     workshop.cycle()
-    run = workshop.begin()
-    with pytest.raises(QueueMissing):
-        pipeline.restore(
-            workshop.settings, run, clock=workshop.now, broker=Trouble(workshop, QueueMissing("orders-dlq"))
-        )
-    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    restore_with(workshop, Trouble(workshop, QueueMissing("orders-dlq")))
     assert any(what.startswith("undo restore: ") and "orders-dlq" in what for what in life(workshop))

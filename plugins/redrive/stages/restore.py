@@ -57,6 +57,7 @@ def restore(context: Context) -> dict[str, Any]:
     they can't be read.
     """
     restored, tried, failed, doubted = 0, 0, {}, False
+    closed: dict[str, str] = {}  # sources where nothing can be put, and why
     if takes_all(context.run.selection):
         classify.load_unclassified(context)
     with context.ledger.read() as connection:
@@ -88,7 +89,9 @@ def restore(context: Context) -> dict[str, Any]:
             left -= len(page)
         for source in sorted({one.source for one in page}):
             some = [one for one in page if one.source == source]
-            ended = _put_back(context, source, some)
+            ended = _put_back(context, source, some) if source not in closed else _all_left(some, closed[source])
+            if ended.closed:
+                closed[source] = ended.closed
             tried += len(some)
             restored += ended.restored
             failed.update(ended.problems)
@@ -114,16 +117,27 @@ class _Ended(NamedTuple):
     restored: int
     problems: dict[int, str]
     doubted: bool  # of some of them nobody knows whether their queue has them
+    closed: str = ""  # why none gets into their queue
+
+
+def _all_left(some: Sequence[Unfinished], why: str, closed: str = "") -> _Ended:
+    """None of these was put back."""
+    return _Ended(0, {one.message_id: why for one in some}, doubted=False, closed=closed)
 
 
 def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> _Ended:
-    """Hand these to their queue. Raises, with all of them as they were, where certainly nothing was sent."""
+    """Hand these to their queue. Raises, with all of them as they were, where the broker is not there and certainly
+    nothing was sent."""
     problems: dict[int, str] = {}
     messages: list[Outgoing] = []
-    to = _way_back(context, source)
-    # Where nobody can send at all (Service Bus), the broker's own words about it are better.
-    if context.broker.capabilities_for(source).takes_back and (objection := fan_out.objection(context, to)):
-        return _Ended(0, {one.message_id: objection for one in some}, doubted=False)
+    try:
+        to = _way_back(context, source)
+        # Where nobody can send at all (Service Bus), the broker's own words about it are better.
+        objection = fan_out.objection(context, to) if context.broker.capabilities_for(source).takes_back else None
+    except (QueueMissing, PermissionRefused) as error:
+        return _all_left(some, str(error), closed=str(error))
+    if objection:
+        return _all_left(some, objection)
     with context.ledger.read() as connection:
         paths = batches.paths(connection, {batch_and_row(one.message_id)[0] for one in some})
     for one in some:
@@ -145,7 +159,9 @@ def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> _End
     except (QueueMissing, PermissionRefused, NothingSent) as error:
         back = [as_before[m.message_id] for m in messages]
         restoring.undo(context.ledger, context.lease, back, str(error), context.now())
-        raise
+        if isinstance(error, NothingSent):
+            raise
+        return _Ended(0, problems | {m.message_id: str(error) for m in messages}, doubted=False, closed=str(error))
     except BrokerError as error:
         restoring.doubt(context.ledger, context.lease, context.now())
         return _Ended(0, problems | {m.message_id: f"unknown: {error}" for m in messages}, doubted=True)
