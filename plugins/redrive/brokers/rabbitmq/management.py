@@ -175,17 +175,21 @@ def _facts(told: dict[str, Any]) -> QueueFacts:
     def of(key: str) -> Any:
         return arguments.get(f"x-{key}", policy.get(key))
 
-    limits = [limit for limit in (arguments.get("x-delivery-limit"), policy.get("delivery-limit")) if limit is not None]
+    def least(key: str) -> int | None:
+        """Of argument and policy the smaller holds. An operator's policy is in the effective one, by the same rule."""
+        return min((one for one in (arguments.get(f"x-{key}"), policy.get(key)) if isinstance(one, int)), default=None)
+
+    limit = least("delivery-limit")
     reported = told.get("delivery_limit")  # 4.0 tells the limit in force, its default of 20 included
     if isinstance(reported, int):
-        limits = [reported]
+        limit = reported
     unacked, ready = told.get("messages_unacknowledged"), told.get("messages_ready")
     return QueueFacts(
         str(told["name"]),
         str(told.get("type") or "classic"),
         int(unacked) if isinstance(unacked, int) else None,
-        of("message-ttl"),
-        limit if limits and (limit := min(limits)) >= 0 else None,
+        least("message-ttl"),
+        limit if limit is not None and limit >= 0 else None,
         of("dead-letter-exchange"),
         of("dead-letter-routing-key"),
         bool(arguments.get("x-single-active-consumer")),
