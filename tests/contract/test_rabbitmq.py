@@ -887,6 +887,10 @@ def test_tables_without_end_are_carried_as_bytes() -> None:
 def test_what_can_not_be_encoded_is_refused_alone(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
     queue = create()
     bad = {
+        "nan": (Header("share", "double", "nan"),),
+        "infinite": (Header("share", "float", "-inf"),),
+        "within a table": (Header("t", "table", '{"share":{"!double":"1e999"}}'),),
+        "decimal": (Header("amount", "decimal", "Infinity"),),
         "name": (Header("x" * 256, "longstr", "v"),),
         "number": (Header("n", "int", "99999999999"),),
         "table": (Header("t", "table", "{"),),
@@ -895,9 +899,10 @@ def test_what_can_not_be_encoded_is_refused_alone(rabbit: RabbitMQ, create: Call
     messages = [outgoing(number=n, headers=h) for n, h in enumerate(bad.values())]
     results = rabbit.publish(queue, [*messages, outgoing(number=9, properties=(("priority", "x"),)), outgoing()])
 
-    assert [r.status for r in results] == ["refused"] * 5 + ["sent"]
-    assert "256 bytes" in results[0].detail
-    assert "one frame" in results[3].detail
+    assert [r.status for r in results] == ["refused"] * 9 + ["sent"]
+    assert results[0].detail == "header 'share' is no double: nan is not a finite number"
+    assert "256 bytes" in results[4].detail
+    assert "one frame" in results[7].detail
 
 
 @pytest.mark.server
@@ -1413,8 +1418,34 @@ def test_a_policy_counts_as_much_as_an_argument() -> None:
     }
 
     assert _facts(told) == QueueFacts("orders", "quorum", None, 5, 4, "", None, False)
+    told["arguments"] |= {"x-message-ttl": 86_400_000}
+    assert _facts(told).ttl_ms == 5, "the smaller holds"
     assert _facts(told | {"delivery_limit": 20}).delivery_limit == 20, "4.0 has a limit by default"
     assert _facts(told | {"delivery_limit": -1}).delivery_limit is None
+
+
+@pytest.mark.server
+def test_of_every_time_to_live_of_a_queue_the_smallest_is_its_retention(
+    rabbit: RabbitMQ, rabbitmq: servers.RabbitMQ, create: Callable[..., str]
+) -> None:
+    queue = create(x_message_ttl=3_600_000)
+
+    def told(hours: float) -> bool:
+        return bool(eventually(lambda: rabbit.describe(queue).retention == timedelta(hours=hours)))
+
+    assert told(1)
+    places = [(f"{kind}/%2F/ttl-{queue}", {"pattern": f"^{queue}$", "apply-to": "queues"})
+              for kind in ("policies", "operator-policies")]  # fmt: skip
+    try:
+        for (place, body), hours in zip(places, (0.5, 0.25), strict=True):
+            rabbitmq.ask("PUT", place, body | {"definition": {"message-ttl": round(hours * 3_600_000)}})
+            assert told(hours)
+        rabbitmq.ask("PUT", places[0][0], places[0][1] | {"definition": {"message-ttl": 60_000}})
+        assert told(1 / 60)
+    finally:
+        for place, _ in places:
+            with contextlib.suppress(OSError):
+                rabbitmq.ask("DELETE", place)
 
 
 @pytest.mark.parametrize(

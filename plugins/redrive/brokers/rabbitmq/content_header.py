@@ -8,6 +8,7 @@ number in decimal, a timestamp in ISO 8601, a table or an array as JSON); bytes 
 import base64
 import contextlib
 import json
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -334,10 +335,14 @@ def _scalar(letter: str, text: str) -> bytes:
         return mark
     if letter == "D":
         _, digits, exponent = Decimal(text).as_tuple()
-        scale = -exponent if isinstance(exponent, int) else 0
+        if not isinstance(exponent, int):
+            raise ValueError(f"{text} is not a finite number")
+        scale = -exponent
         unscaled = int("".join(map(str, digits)))
         return mark + struct.pack(">Bi", scale, -unscaled if text.startswith("-") else unscaled)
     number = float(text) if letter in "fd" else int(text)
+    if not math.isfinite(number):  # RabbitMQ can't read that, and closes the connection
+        raise ValueError(f"{text} is not a finite number")
     return mark + struct.pack(_NUMBERS[letter][1], number)
 
 
