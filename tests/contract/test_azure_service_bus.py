@@ -780,6 +780,45 @@ def test_what_a_topic_keeps_for_later_is_counted(bus: ServiceBusStandIn, broker:
         assert depth.total == 2, "or a look after its time would show that it was worked off"
 
 
+@pytest.mark.parametrize("by", ["queue", "subscription", "several hops"])
+def test_what_forwards_is_as_full_as_where_it_leads(bus: ServiceBusStandIn, broker: AzureServiceBus, by: str) -> None:
+    bus.queue("orders")
+    if by == "subscription":
+        bus.topic("entry")
+        bus.subscription("entry", "all", forward_to="orders")
+    elif by == "queue":
+        bus.queue("entry", forward_to="Orders")
+    else:
+        bus.queue("entry", forward_to="news")
+        bus.topic("news")
+        bus.subscription("news", "all", forward_to="last")
+        bus.queue("last", forward_to="orders")
+    broker.publish("entry", [outgoing(number=n) for n in range(3)])
+
+    assert broker.depth("entry").total == 3
+    if by == "subscription":
+        assert broker.depth("entry/Subscriptions/all").total == 3
+    assert broker.depth("entry/$DeadLetterQueue").total == (None if by == "subscription" else 0)
+    take(broker, "orders", 3)
+    assert broker.depth("entry").total == 3, "what a consumer has locked is not worked off"
+    assert not broker.capabilities_for("entry").exact_depth
+
+
+def test_what_forwards_to_nobody_knows_where_is_of_unknown_depth(
+    bus: ServiceBusStandIn, broker: AzureServiceBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus.queue("entry", forward_to="gone")
+    assert broker.depth("entry").total is None
+
+    for hop in range(5):
+        bus.queue(f"hop-{hop}", forward_to=f"hop-{hop + 1}")
+    bus.queue("hop-5")
+    assert broker.depth("hop-1").total == 0
+    assert broker.depth("hop-0").total is None, "Service Bus goes no further than four"
+    monkeypatch.setattr(looking, "FOLLOWED", 1)
+    assert broker.depth("hop-1").total is None
+
+
 def test_a_topic_is_taken_for_one_where_nobody_may_ask(bus: ServiceBusStandIn) -> None:
     bus.topic("news")
     bus.queue("orders")

@@ -118,7 +118,7 @@ class AzureServiceBus:
         """See :class:`~redrive.brokers.base.Broker`.
 
         Service Bus counts locked messages as active ones: in flight is what this instance holds. Of a topic it is
-        the backlog of its slowest subscription. Where nobody may ask for counts, messages are looked at one by one,
+        the backlog of its slowest subscription; what forwards is as full as the fullest entity on the way. Where nobody may ask for counts, messages are looked at one by one,
         up to 5,000; beyond that the depth is unknown.
         """
         return self._looking.depth(queue, self._receiving.held(queue))

@@ -28,7 +28,7 @@ class Facts(NamedTuple):
     partitioned: bool = False
     forwards: bool = False  # it, or a subscription of the topic, passes on to another entity what comes
     forward_dead_letters_to: str | None = None
-    forward_to: str | None = None  # of a queue: where everything that comes goes on to
+    forward_to: frozenset[str] = frozenset()  # where what comes goes on to; of a topic: by any of its subscriptions
     max_bytes: int | None = None
     active: int | None = None  # messages; None, here and in the next: it isn't told
     scheduled: int | None = 0  # lies in a queue or a topic, never before a subscriber
@@ -116,7 +116,7 @@ class AtomApi:
             max_delivery_count=rules.max_delivery_count,
             requires_session=bool(rules.requires_session),
             forward_dead_letters_to=_entity_of(rules.forward_dead_lettered_messages_to),
-            forward_to=_entity_of(rules.forward_to),
+            forward_to=_targets(rules),
             duplicate_window=_window(rules),
             partitioned=bool(rules.enable_partitioning),
             max_bytes=_bytes(rules),
@@ -133,6 +133,7 @@ class AtomApi:
             max_delivery_count=rules.max_delivery_count,
             requires_session=bool(rules.requires_session),
             forward_dead_letters_to=_entity_of(rules.forward_dead_lettered_messages_to),
+            forward_to=_targets(rules),
             scheduled=self._scheduled(topic),
         )
 
@@ -143,13 +144,15 @@ class AtomApi:
 
     def _topic(self, name: str) -> Facts:
         rules = self._client.get_topic(name)
+        targets = _targets(*self._client.list_subscriptions(name))
         backlogs = [one.active_message_count for one in self._client.list_subscriptions_runtime_properties(name)]
         return Facts(
             time_to_live=_finite(rules.default_message_time_to_live),
             duplicate_window=_window(rules),
             partitioned=bool(rules.enable_partitioning),
             max_bytes=_bytes(rules),
-            forwards=any(one.forward_to for one in self._client.list_subscriptions(name)),
+            forward_to=targets,
+            forwards=bool(targets),
             active=_most(backlogs),  # of the slowest subscriber
             scheduled=self._scheduled(name),
             subscribers=len(backlogs),
@@ -166,6 +169,11 @@ def _common(rules: Any, counts: Any) -> dict[str, Any]:
         "dead_letters": counts.dead_letter_message_count,
         "transfer_dead_letters": counts.transfer_dead_letter_message_count,
     }
+
+
+def _targets(*rules: Any) -> frozenset[str]:
+    """The entities to which any of these forwards."""
+    return frozenset(target for one in rules if (target := _entity_of(one.forward_to)))
 
 
 def _most(counts: Sequence[int | None]) -> int | None:

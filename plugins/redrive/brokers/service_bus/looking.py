@@ -7,6 +7,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Capabilities, Depth, QueueInfo
 from redrive.brokers.service_bus.entities import Entities
+from redrive.brokers.service_bus.facts import Facts
 from redrive.brokers.service_bus.kind import CAPABILITIES, STANDARD_BYTES, dead_letters_of, topic_of_many
 from redrive.brokers.service_bus.message import Address, letter
 from redrive.brokers.service_bus.namespace import Namespace
@@ -18,6 +19,8 @@ ASSUMED_LOCK = timedelta(seconds=30)
 #: Where depth has to be counted by looking, no more messages are looked at.
 PEEK_LIMIT = 5_000
 PEEK_PAGE = 250
+#: So often Service Bus forwards a message, and to so many entities it is followed.
+FORWARDS, FOLLOWED = 4, 50
 
 
 class Looking:
@@ -40,7 +43,8 @@ class Looking:
         return replace(
             CAPABILITIES,
             knows_empty=facts is not None,
-            exact_depth=facts is not None,
+            # What moves on from one entity to the next makes the fullest smaller, and nobody took it.
+            exact_depth=facts is not None and not facts.forward_to,
             in_order=facts is not None
             and single
             and not (facts.requires_session or facts.partitioned or facts.forwards),
@@ -60,7 +64,7 @@ class Looking:
             facts = self._entities.known(Address(to.entity))
         except BrokerError:
             return None
-        forwards = facts is not None and (facts.forward_to is not None or facts.subscribers is not None)
+        forwards = facts is not None and (bool(facts.forward_to) or facts.subscribers is not None)
         return None if forwards else False
 
     def origins(self, queue: str) -> frozenset[str] | None:
@@ -85,7 +89,12 @@ class Looking:
         return [dead_letters_of(topic, name) for name in names]
 
     def depth(self, queue: str, held: int) -> Depth:
-        """Service Bus counts locked messages as active ones, of which ``held`` are locked to us."""
+        """Service Bus counts locked messages as active ones, of which ``held`` are locked to us.
+
+        What forwards is nearly always empty: it is as full as the fullest entity on the way, or unknown where one of
+        them doesn't tell. Nobody can receive from what forwards, so as a source it has no other depth to be known by.
+        Dead letters stay where they are.
+        """
         address = Address.parse(queue)
         facts = self._entities.told_now("depth", queue, address)
         if facts is None:
@@ -94,10 +103,38 @@ class Looking:
         if address.sub_queue:
             total = facts.dead_letters if address.sub_queue == "dead_letter" else facts.transfer_dead_letters
             delayed = 0
+        elif facts.forward_to:
+            return self._depth_on_the_way(queue, facts)
         if total is None:
             return UNKNOWN_DEPTH
         held = min(held, total)
         return Depth(total - held, held, delayed)
+
+    def _depth_on_the_way(self, queue: str, first: Facts) -> Depth:
+        """The most that lies anywhere between ``first`` and the ends to which it forwards, and what comes later."""
+        active, later = [first.active], [first.scheduled]
+        seen, names = set[str](), first.forward_to
+        for _ in range(FORWARDS):
+            names = frozenset(name.lower() for name in names) - seen
+            seen |= names
+            if len(seen) > FOLLOWED:
+                return UNKNOWN_DEPTH
+            onward = list[str]()
+            for name in sorted(names):
+                try:
+                    facts = self._entities.told_now("depth", queue, Address(name))
+                except QueueMissing:
+                    return UNKNOWN_DEPTH
+                if facts is None:
+                    return UNKNOWN_DEPTH
+                active.append(facts.active)
+                later.append(facts.scheduled)
+                onward += facts.forward_to
+            names = frozenset(onward)
+        lie, come = [one for one in active if one is not None], [one for one in later if one is not None]
+        if len(lie) < len(active) or len(come) < len(later) or {name.lower() for name in names} - seen:
+            return UNKNOWN_DEPTH
+        return Depth(max(lie), 0, sum(come))
 
     def _peeked_depth(self, queue: str, address: Address, held: int) -> Depth:
         def look() -> Depth:
