@@ -830,6 +830,39 @@ def test_a_topic_is_taken_for_one_where_nobody_may_ask(bus: ServiceBusStandIn) -
     broker.close()
 
 
+@pytest.mark.parametrize("rights", [{"Send", "Listen"}, {"Send"}])
+def test_without_manage_only_what_lets_somebody_receive_is_a_queue(bus: ServiceBusStandIn, rights: set[str]) -> None:
+    bus.topic("news")
+    bus.subscription("news", "mail")
+    bus.queue("orders")
+    bus.queue("by-session", requires_session=True)
+    bus.queue("entry", forward_to="news")
+    bus.keys["worker"] = ("c2VjcmV0", frozenset(rights))
+    broker = adapter(bus, key="worker")
+    broker.publish("news", [outgoing(), outgoing(number=2, delay_seconds=3600)])
+
+    queues = {"orders"} | {"by-session"} if "Listen" in rights else set()
+    for name in ("news", "orders", "by-session", "entry"):
+        assert broker.capabilities_for(name).single_target is (name in queues)
+    for name in ("news", "entry"):
+        assert broker.depth(name).total is None
+    assert broker.depth("orders").total == (0 if "Listen" in rights else None)
+    broker.close()
+
+
+def test_what_can_not_be_asked_now_is_taken_for_a_topic_and_asked_again(bus: ServiceBusStandIn) -> None:
+    bus.queue("orders")
+    bus.keys["worker"] = ("c2VjcmV0", frozenset({"Send", "Listen"}))
+    broker = adapter(bus, key="worker")
+    bus.will_fail("peek-message", "orders", *["com.microsoft:server-busy"] * 20)
+    able = broker.capabilities_for("orders")
+    assert (able.single_target, able.knows_empty) == (False, False)
+
+    bus.faults.clear()
+    assert broker.capabilities_for("orders").single_target
+    broker.close()
+
+
 # --- sending ---------------------------------------------------------------------------------------------------
 
 

@@ -190,6 +190,10 @@ class Connection:
         link.entity = entity = self.world.entity(link.path)
         entity.check_enabled()
         self.server.fail("attach", link.path)
+        if entity.parent is None and entity.rules.forward_to:
+            raise Refused(
+                "amqp:not-allowed", "Cannot create a message receiver on an entity with auto-forwarding enabled."
+            )
         filters = source.value[7] if len(source.value) > 7 else None
         if not filters or SESSION_FILTER not in filters:
             if entity.by_session:

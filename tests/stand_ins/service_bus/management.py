@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from tests.stand_ins.service_bus import codec
-from tests.stand_ins.service_bus.broker import DEFERRED, SCHEDULED, Entity, Message, Refused
+from tests.stand_ins.service_bus.broker import DEFERRED, SCHEDULED, Entity, Message, Refused, Topic
 from tests.stand_ins.service_bus.codec import Array, Int, Long, Symbol, Timestamp, section
 
 if TYPE_CHECKING:
@@ -99,12 +99,24 @@ def _manage(
         for message in messages:
             target.check(message)
         return OK, {"sequence-numbers": Array(Long(target.enqueue(message)) for message in messages)}
+    topic = server.world.topic(path)
+    if operation == "peek-message" and topic is not None:
+        return _peek_topic(topic, body)
     return _OPERATIONS[operation](server.world.entity(path), body)
 
 
 def _peek(entity: Entity, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     found = entity.browse(body["from-sequence-number"], body["message-count"], body.get("session-id"))
     return (OK if found else NO_CONTENT), {"messages": [{"message": message.encode()} for message in found]}
+
+
+def _peek_topic(topic: Topic, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """As the service does it (Azure/azure-service-bus#352): a topic shows what it keeps for later, and lets nobody
+    receive. Here each subscription has a copy of it."""
+    kept = [[m for m in one.messages.values() if m.state == SCHEDULED] for one in topic.subscriptions]
+    found = [m for m in max(kept, key=len, default=[]) if m.sequence >= body["from-sequence-number"]]
+    shown = sorted(found, key=lambda message: message.sequence)[: body["message-count"]]
+    return (OK if shown else NO_CONTENT), {"messages": [{"message": message.encode()} for message in shown]}
 
 
 def _renew_lock(entity: Entity, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:

@@ -63,7 +63,7 @@ class AzureServiceBus:
         Topics reach every subscriber; duplicates are detected where the entity does it; locks last as long as the
         entity says; messages of a session go past those of one that somebody holds, and of partitions each has an order
         of its own. Without the right to ask, the depth is not exact and locks are taken to last 30 s; and what
-        lets nobody receive from it is taken for a topic.
+        lets nobody receive from it, or can't be asked now, is taken for a topic.
         """
         return self._looking.capabilities_for(queue)
 
@@ -118,8 +118,9 @@ class AzureServiceBus:
         """See :class:`~redrive.brokers.base.Broker`.
 
         Service Bus counts locked messages as active ones: in flight is what this instance holds. Of a topic it is
-        the backlog of its slowest subscription; what forwards is as full as the fullest entity on the way. Where nobody may ask for counts, messages are looked at one by one,
-        up to 5,000; beyond that the depth is unknown.
+        the backlog of its slowest subscription; what forwards is as full as the fullest entity on the way. Where nobody
+        may ask for counts, messages are looked at one by one, up to 5,000; beyond that the depth is unknown, as it is
+        of what may be a topic.
         """
         return self._looking.depth(queue, self._receiving.held(queue))
 

@@ -6,7 +6,7 @@
 from redrive.brokers.service_bus.facts import Administration, Facts
 from redrive.brokers.service_bus.message import Address
 from redrive.brokers.service_bus.namespace import Namespace
-from redrive.errors import PermissionRefused, QueueMissing
+from redrive.errors import BrokerError, BrokerUnavailable, QueueMissing
 
 
 class Entities:
@@ -33,19 +33,20 @@ class Entities:
             self.told_now("look", address.origin, address)
         return self._facts[address.origin]
 
-    def is_queue(self, address: Address, facts: Facts | None) -> bool:
+    def is_queue(self, address: Address, facts: Facts | None, action: str = "look") -> bool:
         """Whether what is sent there has one reader only, as far as can be known.
 
-        Without ``facts`` it is tried once, and raises what :meth:`Namespace.again` does, but for a missing entity or
-        right: what lets nobody receive from it is taken for a topic.
+        Without ``facts`` it is tried once whether a receiver may stay there: what lets nobody receive from it is taken
+        for a topic, which it is, or it forwards to who knows whom, or we may not listen. Raises BrokerUnavailable.
         """
         if facts is not None:
             return facts.subscribers is None
         if address.entity not in self._queues:
             try:
-                self._namespace.probe("look", address.entity)
-                self._queues[address.entity] = True
-            except (QueueMissing, PermissionRefused):
+                self._queues[address.entity] = self._namespace.can_receive(action, address.entity)
+            except BrokerUnavailable:
+                raise
+            except BrokerError:
                 self._queues[address.entity] = False
         return self._queues[address.entity]
 

@@ -45,6 +45,8 @@ RENEW_AT_ONCE = 100
 AT_ONCE = 100
 #: The shortest wait for messages, in seconds: a link needs a moment.
 SHORTEST_WAIT = 0.3
+#: How long the end of a link may follow the answer to a request that came after its attach, in seconds.
+REFUSED_WITHIN = 0.2
 #: How long the outcomes of one window may take, in seconds.
 OUTCOME_TIMEOUT = 30.0
 
@@ -114,6 +116,20 @@ class Receiver:
     def probe(self) -> None:
         """Ask the entity something: attaching alone succeeds for a moment even where there is none."""
         self._sdk.peek_messages(1)
+
+    def can_receive(self) -> bool:
+        """Ask the entity something, and whether the link is still there then; raises why it is not, where that is told.
+
+        A topic lets everybody look who may listen, and answers like an empty queue, but it ends a link that receives.
+        Nothing is asked to be sent over the link, so nothing is locked.
+        """
+        self.probe()
+        handler: Any = getattr(self._sdk, "_handler", None)
+        if getattr(handler, "_link", None) is None:
+            return False
+        handler._connection.listen(wait=REFUSED_WITHIN)
+        _see_refusal(self._sdk)
+        return bool(handler._link.state == LinkState.ATTACHED)
 
     def peek(self, count: int, start: int) -> list[ServiceBusReceivedMessage]:
         """Messages from sequence number ``start`` on, as they are, without touching them."""

@@ -31,7 +31,7 @@ class Looking:
         self._entities = entities
 
     def capabilities_for(self, queue: str) -> Capabilities:
-        """What the entity's facts leave of :data:`CAPABILITIES`, or add; all of them where they can't be had."""
+        """What the entity's facts leave of :data:`CAPABILITIES`, or add; the least where they can't be had."""
         address = Address.parse(queue)
         entities = self._entities
         try:
@@ -39,7 +39,7 @@ class Looking:
             target = entities.known(address._replace(subscription=None, sub_queue=""))
             single = address.subscription is None and entities.is_queue(address, target)
         except BrokerError:
-            return CAPABILITIES
+            return replace(CAPABILITIES, knows_empty=False, single_target=False, max_lease=ASSUMED_LOCK)
         return replace(
             CAPABILITIES,
             knows_empty=facts is not None,
@@ -153,14 +153,11 @@ class Looking:
             here = min(held, active - delayed)
             return Depth(active - delayed - here, here, delayed)
 
-        try:
+        if address.subscription or address.sub_queue or self._entities.is_queue(address, None, "depth"):
             return self._namespace.again("depth", queue, look)
-        except (QueueMissing, PermissionRefused):
-            if address.subscription or address.sub_queue:
-                raise
-            # A topic has no messages to look at, and a queue may only let us send.
-            self._namespace.again("depth", queue, self._namespace.sender(address).open)
-            return UNKNOWN_DEPTH
+        # A topic shows only what it keeps for later, what forwards shows nothing, and a queue may only let us send.
+        self._namespace.again("depth", queue, self._namespace.sender(address).open)
+        return UNKNOWN_DEPTH
 
     def peek(self, queue: str, limit: int) -> list[DeadLetter]:
         """Up to ``limit`` messages, oldest first, which stay as they are."""

@@ -74,6 +74,23 @@ class Namespace:
             if not wants_session(error):
                 raise
 
+    def can_receive(self, action: str, queue: str) -> bool:
+        """Whether a receiver stays there, also one that has to name a session; raises as :meth:`again`."""
+
+        def ask() -> bool:
+            receiver = self.receiver(Address.parse(queue))
+            try:
+                return receiver.can_receive()
+            finally:
+                receiver.close()
+
+        try:
+            return self.again(action, queue, ask)
+        except BrokerError as error:
+            if wants_session(error):
+                return True
+            raise
+
     def close(self) -> None:
         """Close the sending links and the connection; receiving links are closed by who asked for them."""
         for sender in self._senders.values():
