@@ -327,7 +327,7 @@ def test_a_topic_without_subscription_is_warned_of(
     assert broker.describe(queue).warnings == ()
 
 
-def test_the_namespace_s_time_to_live_is_the_retention(
+def test_the_time_to_live_that_applies_is_the_retention(
     make_adapter: Callable[..., ApachePulsar], pulsar_server: Pulsar
 ) -> None:
     namespace = f"public/short-{uuid.uuid4().hex[:12]}"
@@ -337,6 +337,14 @@ def test_the_namespace_s_time_to_live_is_the_retention(
 
     assert make_adapter(schema=namespace).describe("orders").retention == timedelta(hours=1)
     assert make_adapter().describe(f"persistent://{namespace}/orders").retention == timedelta(hours=1)
+
+    topic = f"persistent/{namespace}/orders"
+    pulsar_server.ask("POST", f"{topic}/messageTTL?messageTTL=600")
+    deadline = time.monotonic() + 30  # a topic's policies take a moment
+    while (told := make_adapter(schema=namespace).describe("orders").retention) == timedelta(hours=1):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert told == timedelta(minutes=10)
 
 
 # --- what a message carries -----------------------------------------------------------------------------------
@@ -750,7 +758,7 @@ def test_a_token_is_told_to_nobody_but_pulsar(tmp_path: Path) -> None:
     with answering([Answer(200, "7")]) as (url, asked):
         place = place_of(Connection("p", "pulsar", "x", extra={"token": "s3cret\n", "admin_url": url}))
         assert place.admin.message_ttl("persistent://a/b/c") == 7
-    assert asked == ["GET /admin/v2/namespaces/a/b/messageTTL Bearer s3cret"]
+    assert asked == ["GET /admin/v2/persistent/a/b/c/messageTTL?applied=true Bearer s3cret"]
 
     file = tmp_path / "token"
     file.write_text("s3cret")

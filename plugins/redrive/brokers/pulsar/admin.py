@@ -57,12 +57,11 @@ class Admin:
         return sum(int(one.get("numberOfEntries", 0)) for one in told.get("partitions", {}).values())
 
     def message_ttl(self, topic: str) -> int:
-        """After how many seconds the namespace takes unread messages for read; 0: never."""
-        found = _FULL.match(topic)
-        assert found is not None  # noqa: S101 - only full names come here
-        return int(
-            self._get(f"namespaces/{quote(found[1], safe='')}/{quote(found[2], safe='')}/messageTTL", topic) or 0
-        )
+        """After how many seconds unread messages of ``topic`` are taken for read; 0: never.
+
+        What applies there, whether topic, namespace or broker says it.
+        """
+        return int(self._get(f"{_path(topic)}/messageTTL?applied=true", topic) or 0)
 
     def unacked_limits(self, topic: str) -> tuple[int | None, int | None]:
         """How many unacked messages one consumer, and all of a subscription, may hold of ``topic``; None: any number.

@@ -64,8 +64,8 @@ class Inspector:
     def describe(self, queue: str) -> QueueInfo:
         """See :class:`~redrive.brokers.base.Broker`. Lease and deliveries are consumers' affairs: Pulsar has none.
 
-        ``retention`` is the namespace's time to live, after which messages count as read; unknown to whoever may
-        not look at the namespace.
+        ``retention`` is the time to live that applies to the topic, after which messages count as read; unknown to
+        whoever may not ask for policies.
         """
         topic = self._topics.full(queue)
         told = self._topics.stats(topic)
