@@ -14,6 +14,7 @@ import pulsar
 import pytest
 
 from redrive.brokers import open_broker
+from redrive.brokers.base import Depth
 from redrive.brokers.pulsar.adapter import ApachePulsar
 from redrive.brokers.pulsar.connection import place_of
 from redrive.brokers.pulsar.kind import FAILURE_HEADERS
@@ -217,7 +218,7 @@ def test_all_partitions_of_a_topic_are_one_queue(
 ) -> None:
     broker, queue = make_adapter(), make_queue(partitions=3)
     assert statuses(broker, queue, 30) == ["sent"] * 30
-    assert broker.depth(queue) == (30, 0, 0, 0, None), "nobody subscribed yet: all that is there"
+    assert broker.depth(queue) == Depth(30, 0, 0, 0), "nobody subscribed yet: all that is there"
 
     taken = BrokerContract.take(broker, queue, 30)
     assert sorted(int(r.letter.body) for r in taken) == list(range(30))

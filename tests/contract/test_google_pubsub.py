@@ -863,8 +863,10 @@ def test_monitoring_tells_a_depth_and_when_it_was_so(
     assert monitored.depth("orders-worker") == UNKNOWN_DEPTH  # nothing to be seen yet
     clock.advance(timedelta(seconds=121))
 
-    assert monitored.depth("orders-worker") == Depth(3, 0, 0, as_of=then)
-    assert monitored.depth("orders") == Depth(6, 0, 0, as_of=then)  # a topic's: of all its subscriptions
+    assert monitored.depth("orders-worker") == Depth(3, 0, 0, as_of=then, by_its_clock=True)
+    assert monitored.depth("orders") == Depth(
+        6, 0, 0, as_of=then, by_its_clock=True
+    )  # a topic's: of all its subscriptions
     monitored.depth("orders")
     assert world.requests["ListTimeSeries"] == 3  # an answer is good for half a minute
 
