@@ -13,7 +13,8 @@ from typing import Any
 import google.api_core.exceptions as api
 from google.pubsub_v1 import types
 
-from redrive.brokers.base import NAMES_ASKED, RECEIVE_BYTES, Settled
+from redrive.brokers.base import RECEIVE_BYTES, Settled
+from redrive.brokers.names_of_messages import NamesOfMessages
 from redrive.brokers.pubsub.calls import Calls
 from redrive.brokers.pubsub.errors import PartlyRefused, known_error
 from redrive.brokers.pubsub.kind import BATCH, MAX_LEASE
@@ -23,8 +24,6 @@ from redrive.brokers.retries import of_all, until
 from redrive.errors import BrokerError, BrokerUnavailable
 from redrive.message import Received, bytes_of
 
-#: Seconds until a subscription is asked about again of which an outage told nothing.
-_ASKED_AGAIN = 60.0
 #: Messages that a pull which waits asks for, and how many seconds it waits: half of what any lease lasts.
 WAIT_FOR = 10
 WAIT_AT_ONCE = LEAST_LEASE.total_seconds() / 2
@@ -41,8 +40,7 @@ class Receiver:
         self._sleep = sleep
         self._monotonic = monotonic
         self._leases: dict[object, float] = {}  # ack id -> when its lease ends, on our clock
-        self._origins: dict[str, tuple[str | None, float]] = {}  # subscription -> its topic; and until when that holds
-        self._asked = 0
+        self._origins = NamesOfMessages[str | None](None, monotonic)  # topics of subscriptions
 
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
         """See :class:`~redrive.brokers.base.Broker`.
@@ -129,24 +127,20 @@ class Receiver:
     def _origin(self, project: str | None, subscription: str) -> str | None:
         """The topic, for people, of the subscription on which a message says that it failed; None where nobody tells.
 
-        Asked once, and once a minute while an outage tells nothing, :data:`NAMES_ASKED` times in all. Anyone may have
-        written the name, so whatever is wrong with it, the message is received.
+        Anyone may have written the name, so whatever is wrong with it, the message is received.
         """
         name = full_name("subscriptions", subscription, project or self._names.project)
-        topic, until_then = self._origins.get(name, (None, -math.inf))
-        if self._monotonic() < until_then or self._asked >= NAMES_ASKED or not may_exist(name, "subscriptions"):
-            return topic
-        self._asked += 1
-        topic, until_then = None, math.inf
-        try:
-            found = str(self._names.subscription(subscription, name).topic)
-            topic = short_name(found, self._names.project) if is_full(found, "topics") else None
-        except BrokerUnavailable:
-            until_then = self._monotonic() + _ASKED_AGAIN
-        except BrokerError:
-            pass  # gone, not ours to see, or none that Pub/Sub could have
-        self._origins[name] = topic, until_then
-        return topic
+
+        def ask() -> str | None:
+            try:
+                found = str(self._names.subscription(subscription, name).topic)
+            except BrokerUnavailable:
+                raise
+            except BrokerError:  # gone, not ours to see, or none that Pub/Sub could have
+                return None
+            return short_name(found, self._names.project) if is_full(found, "topics") else None
+
+        return self._origins.answer(name, ask) if may_exist(name, "subscriptions") else None
 
     def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
         """See :class:`~redrive.brokers.base.Broker`; errors are raised only where nothing could be acked.

@@ -3,21 +3,18 @@
 A short name stands for the connection's tenant and namespace.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from redrive.brokers.base import NAMES_ASKED
 from redrive.brokers.clock import elapsing
+from redrive.brokers.names_of_messages import NamesOfMessages
 from redrive.brokers.pulsar.connection import Place
 from redrive.brokers.pulsar.message import base_topic
-from redrive.errors import BrokerError, PermissionRefused, QueueMissing
+from redrive.errors import PermissionRefused, QueueMissing
 
 #: How the names of the topics end that client libraries write for delayed messages, and for dead ones.
 RETRY: Final = "-RETRY"
 DLQ: Final = "-DLQ"
-#: Seconds until a topic is asked about again of which an outage told nothing.
-_ASKED_AGAIN: Final = 60.0
 #: No request for a longer name is read by the admin API, unless it is told to.
 _LONGEST_NAME: Final = 8 * 1024
 
@@ -34,9 +31,8 @@ class Topics:
         self._subscription, self._subscriptions = place.subscription, place.subscriptions
         self.prefix = f"persistent://{place.namespace}/"  # of what has a short name
         self._partitions: dict[str, int] = {}
-        self._monotonic = monotonic
-        self._partitioned: dict[str, tuple[bool, float]] = {}  # by topic; and until when that holds
-        self._asked = 0
+        # Where nobody tells it has partitions, as the name of one most likely says so.
+        self._partitioned = NamesOfMessages(True, monotonic)
 
     def full(self, queue: str) -> str:
         """The full name of ``queue``, which is there."""
@@ -65,25 +61,17 @@ class Topics:
         return base.removeprefix(self.prefix)
 
     def _is_partitioned(self, topic: str) -> bool:
-        """Whether ``topic`` has partitions; True where nobody tells, as the name of one most likely says so.
+        """Whether ``topic`` has partitions, as far as anybody tells."""
 
-        Asked once, and once a minute while an outage tells nothing, :data:`NAMES_ASKED` times in all.
-        """
-        told, until = self._partitioned.get(topic, (True, -math.inf))
-        if self._monotonic() < until or self._asked >= NAMES_ASKED or len(topic) > _LONGEST_NAME:
-            return told
-        self._asked += 1
-        told, until = True, math.inf
-        try:
-            told = self._admin.partitions(topic) > 0
-        except QueueMissing:
-            told = False
-        except PermissionRefused:
-            pass  # not ours to ask
-        except BrokerError:
-            until = self._monotonic() + _ASKED_AGAIN
-        self._partitioned[topic] = told, until
-        return told
+        def ask() -> bool:
+            try:
+                return self._admin.partitions(topic) > 0
+            except QueueMissing:
+                return False
+            except PermissionRefused:  # not ours to ask
+                return True
+
+        return len(topic) > _LONGEST_NAME or self._partitioned.answer(topic, ask)
 
     def subscription(self, queue: str, topic: str, known: Mapping[str, Any] | None = None) -> str:
         """The subscription by which ``queue``, with that full name, is drained: ours, as a rule.
