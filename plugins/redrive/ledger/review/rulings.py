@@ -62,30 +62,18 @@ class InForce(NamedTuple):
 _COLUMNS = ", ".join(f"group_rulings.{name}" for name in Ruling._fields)
 #: SQL: a ruling was carried out, and is neither taken back nor found to be impossible since.
 _HOLDS = "applied_at is not null and refusal is null and revoked_at is null"
-#: SQL: whether a word about these two groups holds that was said after this one.
+#: SQL: a word about the two groups of a ruling that holds and was said after it; ``{of}`` begins the names of its own.
 _SAID_LATER = f"""
-select exists (
-    select 1 from group_rulings
-    where
-        ruling_id > :ruling_id and {_HOLDS} and words is null
-        and (
-            (group_id = :group_id and other_group_id = :other_group_id)
-            or (group_id = :other_group_id and other_group_id = :group_id)
-        )
-)
+select 1 from group_rulings newer
+where
+    newer.ruling_id > {{of}}ruling_id and {_HOLDS} and words is null
+    and (
+        (newer.group_id = {{of}}group_id and newer.other_group_id = {{of}}other_group_id)
+        or (newer.group_id = {{of}}other_group_id and newer.other_group_id = {{of}}group_id)
+    )
 """
 #: SQL over ``group_rulings``: what holds about two groups is that they are one. The newest word about them counts.
-_ARE_ONE = f"""
-ruling = 'merge' and {_HOLDS} and not exists (
-    select 1 from group_rulings newer
-    where
-        newer.ruling_id > group_rulings.ruling_id and {_HOLDS} and words is null
-        and (
-            (newer.group_id = group_rulings.group_id and newer.other_group_id = group_rulings.other_group_id)
-            or (newer.group_id = group_rulings.other_group_id and newer.other_group_id = group_rulings.group_id)
-        )
-)
-"""
+_ARE_ONE = f"ruling = 'merge' and {_HOLDS} and not exists ({_SAID_LATER.format(of='group_rulings.')})"
 #: SQL that ends a select: rulings by which two groups are one, and they are not.
 _NOT_ONE = f"""
 from group_rulings
@@ -302,7 +290,7 @@ def _carry_out(tx: RunTransaction, one: Ruling, aliases: Aliases) -> None:
         return
     assert one.other_group_id is not None  # noqa: S101 - a constraint of the table
     first, second = sorted((one.group_id, one.other_group_id))
-    if tx.execute(sql(_SAID_LATER), one._asdict()).scalar():
+    if tx.execute(sql(_SAID_LATER.format(of=":")), one._asdict()).first() is not None:
         return  # it was not there yet when that was carried out
     together = aliases.root(first) == aliases.root(second)
     if one.ruling == "split":
