@@ -306,7 +306,7 @@ def give_up(settings: Settings, run: Run, batch_id: int, *, by: str, reason: str
 
 def review(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
     """Apply the route's decisions under a lease that is held already."""
-    return _stage(settings, run, "review", review_stage.apply_decisions, **options)
+    return _stage(settings, run, "review", review_stage.review, **options)
 
 
 def apply_decisions(

@@ -59,9 +59,19 @@ def apply_decisions(context: Context) -> dict[str, int]:
             now=context.now(),
         )
         totals = {name: totals[name] + done[name] for name in totals}
+    if totals["released"]:
+        # Not left to the next plan: a delivery may come first, and would send nothing of it.
+        plan.admit(context)
+    return totals
+
+
+def review(context: Context) -> dict[str, int]:
+    """As :func:`apply_decisions`, of a run in which no plan follows: what a review that died released before, and did
+    not come to let through, goes now as far as its gates let it."""
+    totals = apply_decisions(context)
     with context.ledger.read() as connection:
-        held = applying.any_held(connection, context.name)
-    if held:  # also by a review that died before it came so far
+        left = not totals["released"] and applying.any_held(connection, context.name)
+    if left:
         plan.admit(context)
     return totals
 
