@@ -321,12 +321,7 @@ def test_what_people_release_goes_behind_a_canary_whatever_becomes_of_the_review
     if ahead:
         one.review()
     else:
-        apply = applying.apply
-        monkeypatch.setattr(applying, "apply", lambda *args, **options: killed(apply(*args, **options)))
-        with pytest.raises(KeyboardInterrupt):
-            one.review()
-        monkeypatch.undo()
-        one.advance(hours=1)
+        die_in_a_review(one, monkeypatch)
     assert one.query("select distinct releases from messages") == [(1,)]
     one.cycle()
     assert one.states() == {"sent": 4, "held": 16}
@@ -341,12 +336,7 @@ def test_a_delivery_after_a_review_that_died_sends_nothing_past_a_canary(
     one.cycle()
     with one.ledger.write() as connection:
         connection.exec_driver_sql("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
-    apply = applying.apply
-    monkeypatch.setattr(applying, "apply", lambda *args, **options: killed(apply(*args, **options)))
-    with pytest.raises(KeyboardInterrupt):
-        one.review()
-    monkeypatch.undo()
-    one.advance(hours=1)
+    die_in_a_review(one, monkeypatch)
     run = one.begin()
     assert one.deliver(run)["redelivered"] == 0
     pipeline.finish(one.settings, run, "succeeded", one.now)
@@ -356,6 +346,16 @@ def test_a_delivery_after_a_review_that_died_sends_nothing_past_a_canary(
     one.cycle()
     assert (len(one.bodies("orders")), one.audit()) == (4, [])
     one.ledger.close()
+
+
+def die_in_a_review(one: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A review that is killed once it has released the messages; its lease ends."""
+    apply = applying.apply
+    monkeypatch.setattr(applying, "apply", lambda *args, **options: killed(apply(*args, **options)))
+    with pytest.raises(KeyboardInterrupt):
+        one.review()
+    monkeypatch.undo()
+    one.advance(hours=1)
 
 
 def killed(*_: object) -> None:
