@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from botocore import loaders
 
 from redrive.brokers.sqs import client
 from redrive.connections import http, lookup
@@ -200,3 +201,28 @@ def test_what_is_no_number_is_refused_by_name(told: str) -> None:
 def test_amazons_client_trusts_as_the_uri_says(told: str, means: bool) -> None:
     made = client.open_client(lookup.parse("aws", f"aws://k:s@/?region_name=eu-west-1{told}"), 5.0)
     assert made._endpoint.http_session._verify is means
+
+
+@pytest.mark.parametrize(
+    "half", ["k:@/?region_name=eu-west-1", "@/?region_name=eu-west-1&aws_session_token=t", ":s@/?region_name=eu-west-1"]
+)
+def test_half_of_amazons_keys_is_told_before_anything_is_asked(half: str) -> None:
+    with pytest.raises(SettingsError, match="connection aws: of access key and secret access key, one is missing"):
+        client.open_client(lookup.parse("aws", f"aws://{half}"), 5.0)
+
+
+def test_descriptions_of_services_are_read_once_for_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    load_file = loaders.JSONFileLoader.load_file
+
+    def noted(self: loaders.JSONFileLoader, path: str) -> object:
+        read.append(path)
+        return load_file(self, path)
+
+    monkeypatch.setattr(loaders.JSONFileLoader, "load_file", noted)
+    client._descriptions.cache_clear()
+    connections = [lookup.parse("aws", f"aws://k:s@/?region_name={region}") for region in ("eu-west-1", "us-east-1")]
+    first, second = (client.open_client(connection, 5.0) for connection in connections)
+    assert any("sqs" in path for path in read)
+    assert len(read) == len(set(read))
+    assert (first.meta.region_name, second.meta.region_name) == ("eu-west-1", "us-east-1")

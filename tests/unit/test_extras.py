@@ -15,7 +15,7 @@ from redrive.spark import submit
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 #: The module without which a broker can't be opened.
 CLIENTS = {
-    "amazon_sqs": "boto3",
+    "amazon_sqs": "botocore",
     "apache_pulsar": "pulsar",
     "azure_service_bus": "azure.servicebus",
     "google_pubsub": "google.pubsub_v1",

@@ -15,6 +15,7 @@ import typer
 from redrive.cli import control, groups, inspection, recovery, review, runs, upkeep
 from redrive.cli.context import printable
 from redrive.errors import RedriveError, UsageError
+from redrive.garbage import fewer_collections
 
 app = typer.Typer(
     name="redrive",
@@ -72,7 +73,8 @@ def main() -> None:
     try:
         _refuse_bytes(sys.argv[1:])
         # Without its own error handling the app returns the code of typer.Exit instead of leaving with it.
-        sys.exit(app(standalone_mode=False) or 0)
+        with fewer_collections():
+            sys.exit(app(standalone_mode=False) or 0)
     except RedriveError as error:
         typer.secho(printable(f"redrive: {error}"), err=True, fg="red")  # plain where nobody looks on
         sys.exit(error.exit_code)

@@ -4,13 +4,11 @@ Each function opens what it needs, does its stage under the run's lease, notes i
 them. A run travels between tasks as :class:`Run`: names and numbers, no payloads, no receipts.
 """
 
-import gc
 import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,6 +16,7 @@ from redrive import settings as configuration
 from redrive.brokers.base import Broker
 from redrive.connections import storage
 from redrive.errors import BalanceBroken, QueuesFailed, SettingsError, UsageError
+from redrive.garbage import fewer_collections
 from redrive.ledger import configurations, leases, schema
 from redrive.ledger.delivery import recovery
 from redrive.ledger.drain import batches, horizon
@@ -354,7 +353,7 @@ def _stage(
     broker: Broker | None = None,
 ) -> dict[str, Any]:
     started = time.monotonic()
-    with _fewer_collections(), Context(settings, run, clock=clock, progress=progress, broker=broker) as context:
+    with fewer_collections(), Context(settings, run, clock=clock, progress=progress, broker=broker) as context:
         counts = work(context)
         counts["seconds"] = round(time.monotonic() - started, 3)
         log.info("%s of route %s, run %s: %s", name, run.route, run.run_id, _said(counts))
@@ -365,15 +364,3 @@ def _stage(
 
 def _said(counts: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in counts.items())
-
-
-@contextmanager
-def _fewer_collections() -> Iterator[None]:
-    """Look for reference cycles rarely: a stage makes millions of short-lived tuples and hardly a cycle, and looking
-    through them every 700 allocations, as Python does by default, costs it a tenth of its time."""
-    before = gc.get_threshold()
-    gc.set_threshold(50_000, 20, 50)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)

@@ -1,10 +1,12 @@
-"""The boto3 client for a connection: credentials, region, endpoint; from Airflow's hook where that is needed."""
+"""The client for a connection: credentials, region, endpoint; from Airflow's hook where that is needed."""
 
+from functools import cache
 from typing import Any
 
-import boto3
 import botocore.exceptions as boto
 from botocore.config import Config
+from botocore.loaders import Loader, create_loader
+from botocore.session import Session
 
 from redrive.connections import lookup
 from redrive.connections.lookup import Connection
@@ -20,7 +22,7 @@ _SIMPLE_EXTRA = frozenset(
 
 
 def open_client(connection: Connection, read_timeout: float) -> Any:
-    """The boto3 client for ``connection``, without retries of its own; nothing is asked of AWS yet.
+    """The client for ``connection``, without retries of its own; nothing is asked of AWS yet.
 
     ``read_timeout`` (seconds) is how long an answer may take. Raises :class:`~redrive.errors.SettingsError` for what
     can't work.
@@ -38,19 +40,33 @@ def open_client(connection: Connection, read_timeout: float) -> Any:
     try:
         if not set(extra) <= _SIMPLE_EXTRA:
             return _hook_client(connection, config)
-        session = boto3.Session(
-            aws_access_key_id=connection.login or extra.get("aws_access_key_id"),
-            aws_secret_access_key=connection.password or extra.get("aws_secret_access_key"),
-            aws_session_token=extra.get("aws_session_token"),
+        session = Session(profile=extra.get("profile_name"))
+        session.register_component("data_loader", _descriptions())
+        access_key = connection.login or extra.get("aws_access_key_id")
+        secret = connection.password or extra.get("aws_secret_access_key")
+        token = extra.get("aws_session_token")
+        if access_key and secret:
+            session.set_credentials(access_key, secret, token)
+        elif access_key or secret or token:
+            raise SettingsError(f"connection {connection.conn_id}: of access key and secret access key, one is missing")
+        return session.create_client(
+            "sqs",
             region_name=extra.get("region_name"),
-            profile_name=extra.get("profile_name"),
+            endpoint_url=extra.get("endpoint_url"),
+            verify=lookup.verification(connection) if "verify" in extra else None,  # botocore has a default of its own
+            config=config,
         )
-        verify = lookup.verification(connection) if "verify" in extra else None  # boto3 has a default of its own
-        return session.client("sqs", endpoint_url=extra.get("endpoint_url"), verify=verify, config=config)
     except boto.NoRegionError:
         raise SettingsError(f"connection {connection.conn_id}: no region; give extra.region_name") from None
     except (boto.ProfileNotFound, boto.PartialCredentialsError, ValueError) as error:
         raise SettingsError(f"connection {connection.conn_id}: {error}") from error
+
+
+@cache
+def _descriptions() -> Loader:
+    """botocore's descriptions of services and endpoints, read once for all clients: each stage opens one of its own,
+    and to read them takes longer than all that a run asks of empty queues."""
+    return create_loader()
 
 
 def _hook_client(connection: Connection, config: Config) -> Any:

@@ -143,7 +143,6 @@ def embedded_server(program: Path, workspace: Path, *, keep: bool = False) -> It
 
 def make_queues(endpoint: str) -> Queues:
     """Create ``orders`` with its redrive policy, ``orders-dlq`` and ``orders-delay``; may be repeated."""
-    import boto3  # noqa: PLC0415
     import botocore.session  # noqa: PLC0415
     from botocore.config import Config  # noqa: PLC0415
 
@@ -153,7 +152,7 @@ def make_queues(endpoint: str) -> Queues:
     core = botocore.session.Session(
         {"profile": (None, None, None, None), "config_file": nowhere, "credentials_file": nowhere}
     )
-    client = boto3.session.Session(botocore_session=core).client(
+    client: Any = core.create_client(
         "sqs",
         endpoint_url=endpoint,
         region_name=REGION,
