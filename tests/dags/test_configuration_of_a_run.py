@@ -396,6 +396,31 @@ def test_what_was_released_is_found_though_the_task_that_applied_it_was_killed(s
     assert shop.task("find_released") == []
 
 
+def test_one_slow_delivery_of_what_was_released_does_not_keep_decisions_on_other_routes_waiting(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.edit({"rate": {"per_second": 1}, "canary": "off"})
+    shop.die(*"12345", error=KEY_ERROR)
+    shop.to_the_drain("scheduled__1")
+    shop.from_the_drain_on()
+    with shop.ledger.write() as connection:
+        connection.exec_driver_sql("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    shop.task("apply_decisions")
+    monkeypatch.setattr(delivering, "GIVE_UP", 30.0)
+    monkeypatch.setattr(tasks, "RELEASED_FOR", timedelta(seconds=2))
+    sent = 0
+    for again in range(2, 7):
+        assert shop.task("find_released") == ["orders"], "what was left"
+        shop.dag_run = f"scheduled__{again}"
+        sent += (now := shop.task("deliver_released", "orders")["redelivered"])
+        assert 0 < now < 5, "of what takes four seconds"
+        assert shop.states() == ({"sent": sent, "waiting": 5 - sent} if sent < 5 else {"sent": 5}), "none is claimed"
+        assert shop.query("select count(*) from delivery_slices where closed_at is null") == [(0,)]
+        if sent == 5:
+            break
+    assert shop.task("find_released") == []
+
+
 def test_more_routes_than_airflow_maps_go_in_turns(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "MOST_ROUTES", 2)
     monkeypatch.setattr(applying, "to_send", lambda *_: ["gone", "orders"])

@@ -131,7 +131,11 @@ class TestTheReview:
         assert audit.get_task("done").upstream_task_ids == {"audit", "retention", "rescue"}
 
     def test_it_has_ended_before_it_comes_again(self, dags: dict[str, DAG]) -> None:
-        assert dags["redrive_review"].get_task("apply_decisions").retries == 1
+        review = dags["redrive_review"]
+        assert [review.get_task(name).retries for name in ("apply_decisions", "deliver_released")] == [1, 1]
+        comes_again = timedelta(minutes=5)
+        assert comes_again > tasks.RELEASED_FOR
+        assert review.get_task("deliver_released").execution_timeout < timedelta(hours=1)
 
 
 class TestTheLoop:

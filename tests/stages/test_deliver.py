@@ -53,7 +53,7 @@ class Watched(MemoryBroker):
         return results
 
 
-def deliver(workshop: Workshop, run: Run, *, on_sleep: Any = lambda: None) -> dict[str, Any]:
+def deliver(workshop: Workshop, run: Run, *, on_sleep: Any = lambda: None, **options: Any) -> dict[str, Any]:
     """Deliver with simulated time: sleeping moves the clock."""
 
     def sleep(seconds: float) -> None:
@@ -61,7 +61,7 @@ def deliver(workshop: Workshop, run: Run, *, on_sleep: Any = lambda: None) -> di
         on_sleep()
 
     with Context(workshop.settings, run, clock=workshop.now, broker=workshop.broker) as context:
-        return deliver_stage.deliver(context, monotonic=lambda: workshop.time.now / 1e6, sleep=sleep)
+        return deliver_stage.deliver(context, monotonic=lambda: workshop.time.now / 1e6, sleep=sleep, **options)
 
 
 def bodies(count: int) -> list[str]:
@@ -363,11 +363,14 @@ def test_what_may_not_be_claimed_is_not_waited_for(tmp_path: Path) -> None:
     assert workshop.time.now == before
 
 
-def test_a_delivery_ends_when_its_time_is_over(tmp_path: Path) -> None:
-    workshop = Workshop(tmp_path, rate={"per_second": 1}, deliver={"run_for": "10s"})
+@pytest.mark.parametrize(("run_for", "at_most"), [("10s", None), ("10s", 60), ("60s", 10)])
+def test_a_delivery_ends_when_its_time_is_over(tmp_path: Path, run_for: str, at_most: int | None) -> None:
+    workshop = Workshop(tmp_path, rate={"per_second": 1}, deliver={"run_for": run_for})
     workshop.die(*bodies(60), error=REFUSED)
     run = workshop.planned()
-    assert 9 <= deliver(workshop, run)["redelivered"] <= 12
+    sent = deliver(workshop, run, at_most=None if at_most is None else timedelta(seconds=at_most))["redelivered"]
+    assert 9 <= sent <= 12
+    assert workshop.states() == {"sent": sent, "waiting": 60 - sent}
 
 
 @pytest.mark.parametrize(("kind", "together"), [(Workshop, 5), (Pipelining, 2)])

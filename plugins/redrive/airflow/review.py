@@ -10,6 +10,7 @@ run of the route.
 - `find_released` looks which routes have something due that was released, now or earlier.
 - `deliver_released` runs once for each of them. It takes the route as any run does. Where a run of
   the route is under way or the route is paused it is skipped, and that run, or the next one, sends them instead.
+  It sends for two minutes at most, so that decisions on other routes don't wait; what is left goes the next time.
 - `done` fails if one of the others did.
 
 By hand: `redrive review apply`.

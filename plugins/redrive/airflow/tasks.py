@@ -43,6 +43,8 @@ _COMES_AGAIN: Final = frozenset({"scheduled", "asset_triggered"})
 COMPLAINED: Final = "complained"
 #: For so many routes at once what was released is sent; Airflow maps a task over 1,024 at most.
 MOST_ROUTES: Final = 1000
+#: For so long at most what was released on one route is sent: meanwhile no decision on any other is applied.
+RELEASED_FOR: Final = timedelta(minutes=2)
 Counts = dict[str, Any]
 
 
@@ -240,6 +242,7 @@ def _find_released() -> list[str]:
 def _deliver_released(route: str) -> Counts:
     """Sends what is due on one route, as a short run of its own; skipped where another run holds the route.
 
+    What two minutes are too short for is sent by the next run: people's decisions on other routes wait for this one.
     Nothing is drained here: with `order_by`, what died since the last run that drained every source to its end waits.
     Fails for destinations that failed, when all else is done.
     """
@@ -252,7 +255,7 @@ def _deliver_released(route: str) -> Counts:
         raise AirflowSkipException(f"{refusal}; its run sends them instead") from refusal
     status: Literal["succeeded", "failed"] = "failed"
     try:
-        counts = pipeline.deliver(settings, run, shard=0, shards=1)
+        counts = pipeline.deliver(settings, run, shard=0, shards=1, at_most=RELEASED_FOR)
         metrics.emit(route, "deliver", counts)
         metrics.emit(route, "escalate", pipeline.escalate(settings, run))
         failed_queues.refuse(counts)
@@ -434,7 +437,8 @@ finish = _task(_finish, execution_timeout=timedelta(minutes=5))
 apply_decisions = _task(_apply_decisions, retries=1)
 #: Also where that failed for one route: the others' messages don't wait for it.
 find_released = _task(_find_released, trigger_rule="all_done", execution_timeout=timedelta(minutes=5))
-deliver_released = _task(_deliver_released, execution_timeout=timedelta(hours=6))
+#: As that, and with no more time than a broker that hangs should keep decisions waiting.
+deliver_released = _task(_deliver_released, retries=1)
 audit = _task(_audit, execution_timeout=timedelta(hours=2))
 retention = _task(_retention, trigger_rule="all_done", execution_timeout=timedelta(hours=2))
 rescue = _task(_rescue, execution_timeout=timedelta(minutes=10))

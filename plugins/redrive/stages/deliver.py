@@ -62,8 +62,10 @@ def deliver(
     reader: Callable[[], Worker] = Worker,
     beside: Callable[[], Beside] = Beside,
     tries_left: bool = False,
+    at_most: timedelta | None = None,
 ) -> dict[str, Any]:
-    """Send what is due, as fast as the budget allows, for at most the route's ``deliver.run_for``.
+    """Send what is due, as fast as the budget allows, for at most the route's ``deliver.run_for``, and ``at_most`` so
+    long where that is said. What is left then waits as before.
 
     A ``reader`` reads the next window's payloads while the broker confirms this one; ``beside`` it slices are claimed
     and closed. A destination that fails is noted, and the others get their messages; with ``tries_left`` a
@@ -72,7 +74,9 @@ def deliver(
     # An earlier try of this very task may have died: its claims are ours to recover.
     recovery.recover(context.ledger, context.lease, context.now(), shard=shard, tries=context.route.deliver.tries)
     aiming.aim(context)
-    one = _Delivery(context, shard, shards, monotonic, sleep, reader(), beside())
+    run_for = context.route.deliver.run_for
+    until = monotonic() + (run_for if at_most is None else min(run_for, at_most)).total_seconds()
+    one = _Delivery(context, shard, shards, until, monotonic, sleep, reader(), beside())
     try:
         one.run()
     except BaseException:
@@ -108,6 +112,7 @@ class _Delivery:
         context: Context,
         shard: int,
         shards: int,
+        until: float,
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
         reader: Worker,
@@ -119,7 +124,7 @@ class _Delivery:
         self._task_try = secrets.token_hex(8)  # what it claims is its own from the commit on, whatever interrupts it
         self._monotonic = monotonic
         self._sleep = sleep
-        self._until = monotonic() + context.route.deliver.run_for.total_seconds()
+        self._until = until
         self._limit = context.selection.limit
         self._rates = rates(context, monotonic(), shard, shards)
         self._apart = tuple(cause for cause in self._rates if cause is not None)

@@ -241,14 +241,23 @@ def plan(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
 
 
 def deliver(
-    settings: Settings, run: Run, shard: int = 0, shards: int = 1, *, tries_left: bool = False, **options: Any
+    settings: Settings,
+    run: Run,
+    shard: int = 0,
+    shards: int = 1,
+    *,
+    tries_left: bool = False,
+    at_most: timedelta | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Send what is due, under the budget."""
+    """Send what is due, under the budget, for no longer than ``at_most``."""
     return _stage(
         settings,
         run,
         "deliver",
-        lambda context: deliver_stage.deliver(context, shard=shard, shards=shards, tries_left=tries_left),
+        lambda context: deliver_stage.deliver(
+            context, shard=shard, shards=shards, tries_left=tries_left, at_most=at_most
+        ),
         **options,
     )
 
