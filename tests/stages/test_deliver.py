@@ -363,6 +363,32 @@ def test_what_may_not_be_claimed_is_not_waited_for(tmp_path: Path) -> None:
     assert workshop.time.now == before
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_rate_of_less_than_one_a_minute_is_used(tmp_path: Path, shards: int) -> None:
+    """What is due is looked up anew each minute; a rate that let nothing through meanwhile is waited for."""
+    workshop = Workshop(tmp_path, rate={"per_second": 0.01 * shards}, deliver={"shards": shards})
+    workshop.die(*bodies(9), error=REFUSED)
+    run = workshop.planned()
+    workshop.broker = broker = Watched(workshop)
+    assert deliver(workshop, run, shards=shards)["redelivered"] == 5, "in eight minutes"
+    assert [round(at - broker.published[0][0]) for at, _ in broker.published] == [0, 100, 200, 300, 400]
+
+
+def test_a_rate_of_less_than_one_a_run_is_used_across_runs(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, rate={"per_second": 1 / 1200}, deliver={"run_for": "8m"})
+    workshop.die(*bodies(5), error=REFUSED)
+    workshop.broker = broker = Watched(workshop)
+    began = workshop.time.now / 1e6
+    for minutes in (0, 10, 15, 30):
+        workshop.advance(seconds=began + 60 * minutes - workshop.time.now / 1e6)
+        run = workshop.planned()
+        before = workshop.time.now
+        sent = deliver(workshop, run)["redelivered"]
+        assert sent or workshop.time.now - before < 10 * 1e6, "what comes too late for this run is not waited for"
+        pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    assert [round((at - began) / 60) for at, _ in broker.published] == [0, 20]
+
+
 @pytest.mark.parametrize(("run_for", "at_most"), [("10s", None), ("10s", 60), ("60s", 10)])
 def test_a_delivery_ends_when_its_time_is_over(tmp_path: Path, run_for: str, at_most: int | None) -> None:
     workshop = Workshop(tmp_path, rate={"per_second": 1}, deliver={"run_for": run_for})

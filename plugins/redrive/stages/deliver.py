@@ -210,7 +210,7 @@ class _Delivery:
         what is due; returns whether to look that up.
 
         What is due but not to be claimed (another selection, an earlier message of its key) is not waited for; nor is,
-        for ever, a destination that stays full.
+        for ever, a destination that stays full; nor a rate that lets nothing through in this task's time.
         """
         moved, waited = False, 0.0
         # Of an order key one message goes at a time, and attributes are looked up in the files.
@@ -244,7 +244,7 @@ class _Delivery:
                 self._context, self._earliest()
             ):
                 continue
-            if waits and waited >= GIVE_UP:
+            if waits and (waited >= GIVE_UP or self._monotonic() + min(waits.values()) >= self._until):
                 return False
             if not waits:
                 break
@@ -252,6 +252,8 @@ class _Delivery:
             self._sleep(pause)
             # A rate goes on whatever happens: it is waited for as long as the task may take.
             waited += pause if all(self._budget(cause)[0] for _, cause in waits) else 0.0
+        else:
+            moved = moved or bool(course)  # what is left of it waits for a rate, which may be slower than we look
         self._sender.finish()
         return moved
 
