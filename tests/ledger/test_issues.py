@@ -41,6 +41,20 @@ def test_a_comment_is_kept_and_told(plant: Plant) -> None:
     ]
 
 
+def test_the_same_words_a_moment_later_are_one_comment(plant: Plant) -> None:
+    one, other = ("orders", plant.group()), ("billing", plant.group())
+
+    def say(*failures: tuple[str, int], by: str = "ana", text: str = "asked billing") -> int:
+        return issues.comment(plant.ledger, failures, by=by, now=plant.now, text=text)
+
+    assert (say(one), say(one)) == (1, 0)
+    assert say(one, other) == 1, "it is new about the other one"
+    assert (say(one, by="ben"), say(one, text="they answered")) == (1, 1)
+    plant.now += timedelta(minutes=2)
+    assert say(one) == 1, "it is so again, or still"
+    assert plant.rows("select count(*) from audit_events where action = 'comment'") == [(5,)]
+
+
 def test_what_is_ignored_is_open_again_afterwards(plant: Plant) -> None:
     group, now = plant.group(), plant.now
     ignored = {"status": "ignored", "ignored_until_at": now + timedelta(days=36500)}

@@ -158,6 +158,34 @@ def test_a_page_that_looks_again_by_itself_waits_for_the_answer_to_what_was_deci
     expect(tab.get_by_text("Nothing of it stands")).to_be_visible()
 
 
+def test_a_double_click_says_it_once(site: Site, tab: Page) -> None:
+    asked: list[str] = []
+
+    def slowly(route: Route) -> None:
+        asked.append(route.request.url.partition("/api/")[2])
+        time.sleep(0.3)
+        route.continue_()
+
+    tab.route("**/api/*", slowly)
+    tab.goto(f"{PREFIX}/groups/orders/1")
+    tab.get_by_text("Change it, or say something").click()
+    tab.get_by_label("Comment").fill("asked billing")
+    tab.get_by_role("button", name="Write it down").dblclick()
+    expect(tab.get_by_text("asked billing")).to_be_visible()
+    tab.goto(f"{PREFIX}/standing/new?route=orders&group=1")
+    tab.get_by_label("Why?").fill("known")
+    tab.get_by_role("button", name="Let it stand").dblclick()
+    expect(tab.get_by_text("known")).to_be_visible()
+    tab.get_by_role("button", name="end").dblclick()
+    expect(tab.get_by_text("ended by")).to_be_visible()
+    assert asked == ["issues", "standing", "standing"]
+    tab.goto(f"{PREFIX}/groups/orders/1")
+    tab.get_by_text("Change it, or say something").click()
+    tab.get_by_role("button", name="Write it down").click()
+    expect(tab.get_by_text("Not done: nothing to say")).to_be_visible()
+    expect(tab.get_by_role("button", name="Write it down")).to_be_enabled()
+
+
 def test_times_are_told_in_airflows_zone(site: Site, tab: Page) -> None:
     message = site.value("select min(message_id) from escalated_messages where route = 'orders'")
     tab.goto(f"{PREFIX}/messages/{message}")

@@ -121,6 +121,18 @@ class TestStanding:
             ("Ben", "revoke_standing_discard", "orders"),
         ]
 
+    @pytest.mark.parametrize("route", ["orders", ""])
+    def test_said_twice_is_one(self, site: Site, route: str) -> None:
+        first = stand(site, route=route).json()
+        assert stand(site, route=route).json() == first
+        assert site.value("select count(*) from standing_decisions") == 1
+        assert stand(site, route=route, note="others too").json() != first
+        assert site.post("/api/standing", action="end", standing=first["standing"]).status_code == 200
+        assert stand(site, route=route).json() != first, "that one stands no longer"
+        site.doors.name = "Ben"
+        stand(site, route=route)
+        assert site.value("select count(*) from standing_decisions") == 4
+
     def test_a_second_person_approves_and_the_first_does_not(self, site: Site) -> None:
         made = stand(site, route="payments", decision="redeliver").json()["standing"]
         assert "waits for a second person" in site.page("/standing")

@@ -152,12 +152,16 @@ async function post(endpoint, order) {
   }
 }
 
+function submitter(form) {
+  return form.querySelector("button:not([type=button])");
+}
+
 // --- deciding ----------------------------------------------------------------------------------------------
 async function decide(event) {
   event.preventDefault();
   const form = event.currentTarget;
   const answer = form.querySelector(".answer");
-  const button = form.querySelector("button:not([type=button])");
+  const button = submitter(form);
   const order = JSON.parse(form.dataset.decision);
   for (const field of form.querySelectorAll("textarea")) {
     if (field.name !== "corrected_body" || field.value !== field.defaultValue) { // a body left alone goes as it is
@@ -280,7 +284,9 @@ function anotherHeader(event) {
 }
 
 // --- what people say about failures -------------------------------------------------------------------------
-async function say(endpoint, order, answer, next) {
+// What said it (`by`) is not to say it twice, as by a double click: not before the answer, nor while the page changes.
+async function say(by, endpoint, order, answer, next) {
+  by.disabled = true;
   answer.className = "answer";
   try {
     await post(endpoint, order);
@@ -289,9 +295,11 @@ async function say(endpoint, order, answer, next) {
     } else {
       window.location.reload();
     }
+    window.addEventListener("pagehide", () => { by.disabled = false; }, { once: true }); // whoever comes back may again
   } catch (error) {
     answer.classList.add("bad-text");
     answer.textContent = `Not done: ${error.message}`;
+    by.disabled = false;
   }
 }
 
@@ -308,7 +316,7 @@ function issue(event) {
       order[field.name] = field.value;
     }
   }
-  say(form.dataset.endpoint, order, form.querySelector(".answer"));
+  say(submitter(form), form.dataset.endpoint, order, form.querySelector(".answer"));
 }
 
 // A form, or a button, that says one thing: its fields and what is said already.
@@ -321,7 +329,7 @@ function tell(event) {
       order[field.name] = written(field);
     }
   }
-  say(form.dataset.endpoint, order, form.querySelector(".answer"), form.dataset.next);
+  say(submitter(form), form.dataset.endpoint, order, form.querySelector(".answer"), form.dataset.next);
 }
 
 // --- a table that is worked through with keys ----------------------------------------------------------------
@@ -389,7 +397,7 @@ document.addEventListener("DOMContentLoaded", () => {
   document.querySelectorAll("[data-say]").forEach((button) => button.addEventListener("click", () => {
     const answer = document.createElement("span");
     button.after(answer);
-    say(button.dataset.endpoint, JSON.parse(button.dataset.say), answer);
+    say(button, button.dataset.endpoint, JSON.parse(button.dataset.say), answer);
   }));
   document.querySelectorAll("[data-fill]").forEach((choice) => choice.addEventListener("change", () => {
     choice.form.elements[choice.dataset.fill].value = wall(new Date(`${choice.value}Z`));
@@ -408,7 +416,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const form = choice.form;
     const failures = [...form.querySelectorAll("[data-pick]:checked")].map((box) => box.value);
     if (choice.value && failures.length) {
-      say(form.dataset.issues, { failures, status: choice.value }, form.querySelector(".answer"));
+      say(choice, form.dataset.issues, { failures, status: choice.value }, form.querySelector(".answer"));
     }
   }));
   document.addEventListener("keydown", keys);

@@ -5,7 +5,7 @@ no message. What it is now (regressed, ignored no longer) is said by the view ``
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from redrive.ledger.engine import Ledger, sql
@@ -14,6 +14,8 @@ from redrive.lifecycle import IssueStatus
 
 #: What of an issue can be changed.
 FIELDS: Final = ("status", "owner", "ticket", "ignored_until_at")
+#: The same words of the same person within this time are one comment: a second click, or a lost answer.
+TWICE: Final = timedelta(minutes=1)
 
 
 def change(
@@ -61,7 +63,8 @@ def change(
 
 
 def comment(ledger: Ledger, failures: Iterable[tuple[str, int]], *, by: str, now: datetime, text: str) -> int:
-    """Say something about these failures (route, group); groups that the ledger doesn't know are left out."""
+    """Say something about these failures (route, group), about how many it was new. Groups that the ledger doesn't
+    know are left out, and those about which the same person said the same a moment ago."""
     with ledger.by(by, now) as tx:
         return _comment(tx, sorted(set(failures)), text)
 
@@ -72,8 +75,11 @@ def _comment(tx: Transaction, failures: Iterable[tuple[str, int]], text: str) ->
             sql(
                 "insert into issue_comments (route, group_id, written_by, written_at, text)"
                 " select :of_route, group_id, :actor, :now, :text from failure_groups where group_id = :group_id"
+                " and not exists (select 1 from issue_comments said where said.route = :of_route"
+                " and said.group_id = :group_id and said.written_by = :actor and said.text = :text"
+                " and said.written_at > :lately)"
             ),
-            {"of_route": route, "group_id": group_id, "text": text},
+            {"of_route": route, "group_id": group_id, "text": text, "lately": tx.now - TWICE},
         ).rowcount
         for route, group_id in failures
     )

@@ -140,15 +140,28 @@ def make(
     by: str,
     now: datetime,
 ) -> int:
-    """Make one, as a person does by an ``INSERT``: on ``route``, or on every one. Its id; a trigger tells of it."""
+    """Make one, as a person does by an ``INSERT``: on ``route``, or on every one. Its id; a trigger tells of it.
+
+    Whoever says the very same once more, because the answer was lost or by a second click, has the one that stands.
+    """
+    values = {"group_id": group_id, "decision": decision, "note": note, "until_at": until}
     with ledger.by(by, now, route=route) as tx:
+        stands = tx.execute(
+            sql(
+                "select min(standing_id) from standing_decisions where coalesce(route, '') = :of_route"
+                " and group_id = :group_id and decision = :decision and decided_by = :actor and note = :note"
+                " and until_at = :until_at and revoked_at is null"
+            ),
+            {**values, "of_route": route or ""},
+        ).scalar()
         return int(
-            tx.execute(
+            stands
+            or tx.execute(
                 sql(
                     "insert into standing_decisions (route, group_id, decision, decided_by, note, created_at, until_at)"
                     " values (:route, :group_id, :decision, :actor, :note, :now, :until_at) returning standing_id"
                 ),
-                {"group_id": group_id, "decision": decision, "note": note, "until_at": until},
+                values,
             ).scalar_one()
         )
 
