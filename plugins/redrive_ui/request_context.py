@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -27,7 +28,7 @@ from redrive_ui.rows import Row
 #: How long a decision waits for somebody who changes the same messages. Whoever left that open over lunch must not hold
 #: the api-server, of whose threads each request that waits has one.
 PATIENCE = timedelta(seconds=10)
-_STATEMENT_TIMEOUT = "20s"  # a page that takes longer is given up; the ledger has better things to do
+_READS_FOR = "20s"  # a page that takes longer is given up; the ledger has better things to do
 
 
 @dataclass
@@ -45,7 +46,7 @@ class AppState:
     def ledger(self, settings: Settings) -> Ledger:
         """The ledger of these settings, whose connections are kept from request to request."""
         if settings.database not in self.ledgers:
-            self.ledgers[settings.database] = Ledger(settings.database, patience=PATIENCE)
+            self.ledgers[settings.database] = Ledger(settings.database, patience=PATIENCE, reads_for=_READS_FOR)
         return self.ledgers[settings.database]
 
 
@@ -118,9 +119,9 @@ class RequestContext:
         """The template as a page."""
         return self.app_state.templates.render(template, self, **context)
 
-    def read(self) -> Any:
+    def read(self) -> AbstractContextManager[Connection]:
         """A snapshot of the ledger."""
-        return _Reading(self.ledger)
+        return self.ledger.read()
 
     def redactor(self, route: str) -> Redactor:
         """What masks the route's texts, also of one that is no longer configured."""
@@ -134,21 +135,6 @@ class RequestContext:
     def root(self) -> str:
         """The path below which the application is mounted."""
         return str(self.request.scope.get("root_path", ""))
-
-
-class _Reading:
-    """``ledger.read()`` with the schema checked and, on PostgreSQL, a statement timeout."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger, self._block = ledger, ledger.read()
-
-    def __enter__(self) -> Connection:
-        connection = self._block.__enter__()
-        self._ledger.dialect.no_longer_than(connection, _STATEMENT_TIMEOUT)
-        return connection
-
-    def __exit__(self, *error: Any) -> None:
-        self._block.__exit__(*error)
 
 
 async def person_of(request: Request) -> Person:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import Connection
 
+from redrive.ledger.dialects.sqlite import Sqlite
 from tests import blank, query_plans
 from tests.probe import numbers
 from tests.ui import seeding
@@ -31,6 +33,21 @@ def test_a_page_does_not_go_through_all_messages(make_site: Callable[..., Site],
         site.page(path)
     assert steps
     assert not [step for step in steps if _ALL.search(step.text)]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_whatever_a_page_asks_the_ledger_is_given_up_in_the_end(
+    make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    site = make_site()
+    seeding.seed(site.ledger, per_day=3)
+    begun: list[Connection] = []
+    limited: list[Connection] = []
+    monkeypatch.setattr(Sqlite, "begin_reading", lambda _, connection: begun.append(connection))
+    monkeypatch.setattr(Sqlite, "no_longer_than", lambda _, connection, __: limited.append(connection))
+    site.page(path)
+    assert begun
+    assert limited == begun
 
 
 def test_a_page_does_not_look_at_every_message_for_every_gate(make_site: Callable[..., Site], tmp_path: Path) -> None:

@@ -33,10 +33,11 @@ class Ledger:
 
     ``url`` is an SQLAlchemy URL, ``sqlite:///…`` or ``postgresql+psycopg://…``; anything else is refused. ``patience``
     is how long a statement waits for rows that somebody else is changing, before :class:`~redrive.errors.LedgerBusy`;
-    None: on PostgreSQL ten minutes, on SQLite one.
+    None: on PostgreSQL ten minutes, on SQLite one. On PostgreSQL a statement that only reads is given up after
+    ``reads_for``, such as ``20s``; None: never.
     """
 
-    def __init__(self, url: str, *, patience: timedelta | None = None) -> None:
+    def __init__(self, url: str, *, patience: timedelta | None = None, reads_for: str | None = None) -> None:
         try:
             parsed = make_url(url)
         except (ArgumentError, ValueError):  # of a port that is no number; what it quotes may be of a password
@@ -48,6 +49,7 @@ class Ledger:
         self.url = parsed
         self.dialect: Dialect = dialects.named(parsed.get_backend_name())
         self.engine = self.dialect.open_engine(parsed, patience)
+        self._reads_for = reads_for
 
     def __repr__(self) -> str:
         return f"Ledger({self.url.render_as_string(hide_password=True)})"
@@ -82,6 +84,8 @@ class Ledger:
         """A consistent snapshot for reading; takes no write lock."""
         with self._transaction(self.dialect.isolation) as connection:
             self.dialect.begin_reading(connection)
+            if self._reads_for is not None:
+                self.dialect.no_longer_than(connection, self._reads_for)
             yield connection
 
     def close(self) -> None:

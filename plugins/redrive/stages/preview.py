@@ -43,7 +43,13 @@ _OF_UNKNOWN = {
 
 
 def preview(
-    settings: Settings, route: str, selection: Selection, *, now: datetime, broker: Broker | None = None
+    settings: Settings,
+    route: str,
+    selection: Selection,
+    *,
+    now: datetime,
+    broker: Broker | None = None,
+    ledger: Ledger | None = None,
 ) -> dict[str, Any]:
     """The plan per group (verdict, count, why, when; of what waits already, when the first and ``until`` the last are
     due), the sentences of what ``bounds`` the next run beside it, and what a dry run can't see. Reads the ledger, and
@@ -51,41 +57,45 @@ def preview(
 
     The broker isn't asked for messages: receiving counts a delivery and hides messages from others, so peeking would
     change it. Where sends of unknown fate are to be decided about, it is asked what it does with a second one.
+
+    A ``broker`` or a ``ledger`` that is given stays open; without one, that of the settings is opened and closed.
     """
+    if ledger is None:
+        own = Ledger(settings.database)
+        try:
+            return preview(settings, route, selection, now=now, broker=broker, ledger=own)
+        finally:
+            own.close()
     known = settings.route(route)
     source_expansion.refuse_unknown_sources(selection, known)
     limits, rules = plan.policy_limits(known), plan.gate_rules(known)
-    ledger = Ledger(settings.database)
-    try:
-        schema.check(ledger)
-        refuse_unknown_groups(ledger, selection)
-        known, selection = source_expansion.of_ledger(ledger, route, known, selection)
-        seen = _Seen(known, aiming.configured(known), _rules(ledger, route, known, broker, now), now)
-        if selection.attributes:
-            staging = storage.staging(settings)
-            try:
-                for part in attributes.parts(ledger, staging, route, selection, where=OPEN):
-                    seen.look(ledger, route, part, now)
-            finally:
-                staging.close()
-        else:
-            seen.look(ledger, route, selection, now)
-        with ledger.read() as connection:
-            current = [_begun(gate, rules) for gate in breakers.of_groups(connection, route)]
-            behind = {
-                gate.group_id: _Gate(gate, plan.step_of(connection, route, gate, rules, limits.verdicts, now))
-                for gate in current
-            }
-            staged = batches.unloaded(connection, route)
-            mask = redactor(known)
-            templates = {group: mask(text) for group, text in dry_run.templates(connection, route).items()}
-            bounds = _bounds(connection, route, selection, now, mask, approvals=known.approvals)
-            if replace(selection, limit=None) != Selection():
-                failed = [group for group, gate in behind.items() if gate.stage == Stage.FAILED]
-                if beside := seen.given_up_beside(connection, route, failed, now):
-                    bounds.append(f"{beside:,} messages beside these expire or are put to people, as in every run")
-    finally:
-        ledger.close()
+    schema.check(ledger)
+    refuse_unknown_groups(ledger, selection)
+    known, selection = source_expansion.of_ledger(ledger, route, known, selection)
+    seen = _Seen(known, aiming.configured(known), _rules(ledger, route, known, broker, now), now)
+    if selection.attributes:
+        staging = storage.staging(settings)
+        try:
+            for part in attributes.parts(ledger, staging, route, selection, where=OPEN):
+                seen.look(ledger, route, part, now)
+        finally:
+            staging.close()
+    else:
+        seen.look(ledger, route, selection, now)
+    with ledger.read() as connection:
+        current = [_begun(gate, rules) for gate in breakers.of_groups(connection, route)]
+        behind = {
+            gate.group_id: _Gate(gate, plan.step_of(connection, route, gate, rules, limits.verdicts, now))
+            for gate in current
+        }
+        staged = batches.unloaded(connection, route)
+        mask = redactor(known)
+        templates = {group: mask(text) for group, text in dry_run.templates(connection, route).items()}
+        bounds = _bounds(connection, route, selection, now, mask, approvals=known.approvals)
+        if replace(selection, limit=None) != Selection():
+            failed = [group for group, gate in behind.items() if gate.stage == Stage.FAILED]
+            if beside := seen.given_up_beside(connection, route, failed, now):
+                bounds.append(f"{beside:,} messages beside these expire or are put to people, as in every run")
     rows = [*_of_cases(seen, behind, known, rules, now), *_of_planned(seen, behind, known, now)]
     return {
         "route": route,

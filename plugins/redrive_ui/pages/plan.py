@@ -21,7 +21,7 @@ def plan_page(ctx: Requested, route: str, look: Word = "") -> Response:
     ctx.require_readable(route)
     if route not in ctx.settings.routes:
         raise Refused(404, f"route {route!r} is no longer in the configuration, so no run of it is planned")
-    found = plan_of(ctx.settings, route, Selection(), now=ctx.now)
+    found = plan_of(ctx.settings, route, Selection(), now=ctx.now, ledger=ctx.ledger)
     with ctx.read() as connection:
         groups = [(route, row["group"]) for row in found["plan"]]
         said = group_templates.templates(connection, ctx.readable, ctx.mask, groups)
