@@ -114,7 +114,8 @@ def floor_of(
 
 
 def message(connection: Connection, message_id: int, readable: Collection[str]) -> Row | None:
-    """One message with its cause, its escalations (newest first, with payload) and everything that happened to it.
+    """One message with its cause, its newest escalation (``review``, the one with its payload), when there were any
+    and why (``reviews``), and everything that happened to it.
 
     None where there is no such message on a route that may be read; a copy that was found on another route is left out.
     """
@@ -126,9 +127,9 @@ def message(connection: Connection, message_id: int, readable: Collection[str]) 
         return None
     known = first_of(connection, "select cause from failure_groups where group_id = :id", id=found["group_id"] or 0)
     found["group_cause"] = known and known["cause"]
-    found["reviews"] = rows_of(
-        connection, f"select * from escalated_messages where {mine} order by escalation_id desc limit 20", **values
-    )
+    asked = f"from escalated_messages where {mine} order by escalation_id desc limit"
+    found["review"] = first_of(connection, f"select * {asked} 1", **values)
+    found["reviews"] = rows_of(connection, f"select escalated_at, reason, applied_at, decision {asked} 20", **values)
     found["attempts_made"] = rows_of(
         connection,
         "select redelivery_attempts.*, (select run_id from delivery_slices where delivery_slices.slice_id ="

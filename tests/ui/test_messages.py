@@ -7,7 +7,7 @@ import re
 import pytest
 
 from redrive.message import index_key
-from redrive_ui import resolved_filters
+from redrive_ui import message_queries, resolved_filters
 from redrive_ui.pages.downloads import Export
 from tests.ui import seeding
 from tests.ui.conftest import Site
@@ -159,6 +159,24 @@ class TestMessages:
         assert site.get("/messages/8/payload").text == '{"mail": "[redacted email]"}'
         assert site.get("/messages/7/payload").status_code == 403, "nothing can be masked in it"
         assert site.get("/messages/99/payload").status_code == 404
+
+    def test_read_the_payload_that_is_shown_and_no_earlier_one(self, site: Site) -> None:
+        seeding.escalate(site.ledger, 7, "unreadable", "as it was first")
+        site.change(
+            "update escalated_messages set status = 'applied', decision = 'redeliver', decided_by = 'ana',"
+            " decided_at = '2026-01-01', note = 'fixed', applied_at = '2026-01-01' where message_id = 7"
+        )
+        site.change(
+            "insert into escalated_messages (message_id, route, reason, payload, size_bytes, source, attempts,"
+            " escalated_at) select message_id, route, 'It came back.', 'as it is now', 12, source, 2, '2126-01-01'"
+            " from escalated_messages where message_id = 7"
+        )
+        page = text_of(site.page("/messages/7"))
+        assert "as it is now" in page
+        assert page.count("handed to people") == 2
+        with site.ledger.read() as connection:
+            found = message_queries.message(connection, 7, {"orders"})
+        assert "as it was first" not in str(found)
 
     def test_tell_a_refusal_once_and_after_the_decision(self, site: Site) -> None:
         message = site.value("select min(message_id) from escalated_messages where route = 'orders'")

@@ -68,7 +68,7 @@ def payload(ctx: Requested, message_id: int) -> Response:
     """The body as a file: byte for byte where its route masks nothing, else with what is masked left out."""
     with ctx.read() as connection:
         found = message_queries.message(connection, message_id, ctx.readable) if 0 <= message_id < 1 << 63 else None
-    review = found["reviews"][0] if found and found["reviews"] else None
+    review = found["review"] if found else None
     if found is None or review is None:
         raise Refused(404, f"there is no payload of message {message_id} here, or you may not see it")
     if review["payload"] is not None:

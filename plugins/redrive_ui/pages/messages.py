@@ -45,7 +45,7 @@ def message_page(ctx: Requested, message_id: int) -> Response:
 
 
 def _message(ctx: RequestContext, found: Row) -> dict[str, Any]:
-    route, review = found["route"], found["reviews"][0] if found["reviews"] else None
+    route, review = found["route"], found["review"]
     body = None
     if review:
         masked = ctx.mask(route, review["payload"]) if review["payload"] is not None else None
