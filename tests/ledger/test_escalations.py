@@ -62,6 +62,18 @@ def rows(workshop: Workshop, columns: str) -> list[tuple]:
     return workshop.query(f"select {columns} from escalated_messages order by escalation_id")
 
 
+def test_who_is_writing_to_what_is_asked_about_is_looked_up_once(
+    bug: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is locked then is ours until the transaction ends."""
+    looked: list[str] = []
+    look = escalations.leave_those_at_it
+    monkeypatch.setattr(escalations, "leave_those_at_it", lambda tx, of: (looked.append(of), look(tx, of)))
+    bug.die("another", error=KEY_ERROR)
+    assert bug.cycle()["escalated"] == 1
+    assert looked == ["chosen"]
+
+
 def test_a_decision_moves_the_row_and_is_told(bug: Workshop) -> None:
     person(
         bug,

@@ -163,6 +163,7 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
             " where messages.message_id = chosen.message_id)",
             why="(select coalesce(messages.reason, messages.state) from messages"
             " where messages.message_id = escalated_messages.message_id)",
+            ours=True,
         )
         _rewrite(tx, reviews)
         insert_reviews(
@@ -238,17 +239,20 @@ def reopen(
     why: str,
     values: Mapping[str, Any] | None = None,
     refused: bool = False,
+    ours: bool = False,
 ) -> None:
     """What people decided about these messages (``of``: SQL that selects their ids) was not carried out: the rows say
     ``why`` (SQL) and ask again, and the trail of each message tells it. Within a transaction.
 
     ``refused``: it can't be carried out, so the decision stays to be seen. Those that somebody is writing to at this
-    moment are left to :func:`escalate`, before which all of these come.
+    moment are left to :func:`escalate`, before which all of these come; ``ours``: :func:`leave_those_at_it` was asked
+    about them in this transaction.
     """
     # Each of them is looked up: else all that is decided would be gone through, for one of them or for each.
     tx.temporary("reopening", "message_id bigint primary key")
     tx.execute(sql(f"insert into reopening select distinct * from ({of}) chosen_to_reopen"), values or {})
-    leave_those_at_it(tx, "reopening")
+    if not ours:
+        leave_those_at_it(tx, "reopening")
     which = decided_about(tx, "select message_id from reopening")
     told = {
         **(values or {}),
