@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from airflow.sdk import get_current_context, task
 
 from redrive import settings as configuration
-from redrive.airflow import assets, lineage, metrics, spark_operators
+from redrive.airflow import assets, function_operator, lineage, metrics, spark_operators
 from redrive.airflow.compat import AirflowSkipException
 from redrive.airflow.failures import MessagesExpiring, RunFailed, telling
 from redrive.airflow.run_params import refuse_unknown, route_params, selection
@@ -412,7 +412,8 @@ def _preview(run: "Run") -> Counts:
 
 def _task(function: Callable[..., object], **options: Any) -> Any:
     """``function`` as a task of its own name; its docstring is the task's documentation."""
-    return task(task_id=function.__name__.lstrip("_"), multiple_outputs=False, **options)(telling(function))
+    name = function.__name__.lstrip("_")
+    return function_operator.task(telling(function), task_id=name, multiple_outputs=False, **options)
 
 
 #: Tried once more and not for minutes: the next run comes anyway, and one that can't begin at all is over soon.
