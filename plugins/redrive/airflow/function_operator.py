@@ -20,8 +20,9 @@ class FunctionOperator(BaseOperator):  # type: ignore[misc]  # Airflow has no ty
     template_fields: ClassVar = ("op_args", "op_kwargs")
     template_fields_renderers: ClassVar = {"op_args": "py", "op_kwargs": "py"}
     shallow_copy_attrs: ClassVar = ("python_callable",)
-    #: What Airflow's pages call it.
+    #: What Airflow's pages call it, and its color there: those of ``@task``.
     custom_operator_name = "@task"
+    ui_color = "#ffefeb"
 
     def __init__(
         self,
