@@ -1,5 +1,6 @@
 """The shape of a route's DAG: what follows what, what is retried, what a run may be asked for."""
 
+import gc
 import itertools
 import json
 from collections.abc import Callable
@@ -107,6 +108,25 @@ def test_a_task_makes_its_own_dag_alone(tmp_path: Path, monkeypatch: pytest.Monk
     # As Airflow's task runner says it; its own context manager leaves the variable set.
     monkeypatch.setenv(_AIRFLOW_PARSING_CONTEXT_DAG_ID, "redrive_mail")
     assert set(routes.dags()) == {"redrive_mail"}
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_garbage_is_not_looked_for_meanwhile_and_then_as_before(
+    monkeypatch: pytest.MonkeyPatch, collecting: bool
+) -> None:
+    def wrong() -> None:
+        assert not gc.isenabled()
+        raise SettingsError("routes.orders: wrong")
+
+    monkeypatch.setattr(definitions, "load_settings", wrong)
+    before = gc.isenabled()
+    try:
+        (gc.enable if collecting else gc.disable)()
+        with pytest.raises(SettingsError):
+            routes.dags()
+        assert gc.isenabled() is collecting
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 class TestTheReview:
