@@ -23,14 +23,13 @@ or killed loses nothing and sends nothing twice in silence.
 every unfinished message back into its dead-letter queue.
 """  # noqa: E501  rows of a table can't be wrapped
 
-import gc
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from airflow.sdk import DAG, chain, get_parsing_context
 
 from redrive.airflow import assets, definitions, links, run_params, tasks
+from redrive.garbage import fewer_collections
 from redrive.settings import TAKEN, Settings
 
 
@@ -39,22 +38,9 @@ def dags() -> dict[str, DAG]:
 
     Where Airflow parses for one DAG, to run a task of it, that one alone.
     """
-    with _nothing_collected():
+    with fewer_collections():  # every DAG is kept: it would go through ever more of them, and find nothing
         settings, only = definitions.load_settings(), get_parsing_context().dag_id
         return {dag.dag_id: dag for dag in _dags(settings, only)}
-
-
-@contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Python's collector of garbage waits: every DAG is kept, so it would go through ever more of them, for a fifth of
-    the time that thousands take, and find none."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _dags(settings: Settings, only: str | None) -> Iterator[DAG]:
