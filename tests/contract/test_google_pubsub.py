@@ -960,6 +960,57 @@ def test_silence_of_a_server_is_not_taken_for_an_empty_subscription(
         assert world.requests["Pull"] == asked + 1, "what it leased is hidden from a second one"
 
 
+@pytest.mark.parametrize("before", [0, 1], ids=["first", "after-some"])
+def test_what_a_lost_answer_had_is_awaited(
+    pubsub: GooglePubSub, operator: Operator, world: World, clock: ManualClock, before: int
+) -> None:
+    """It is leased to nobody, so that pulls bring nothing: who takes that for the end presumes what it never saw."""
+    queue = operator.queue()
+    pubsub.publish(queue, [outgoing(number=0)])
+    came = []
+    if before:
+        pulled = pubsub._clients.subscriber.pull
+
+        def pull(**call: Any) -> Any:
+            answer = pulled(**call)
+            pubsub._clients.subscriber.pull = pulled
+            world.faults.lost_answers["Pull"] = 100
+            pubsub.publish(queue, [outgoing(number=1)])
+            return answer
+
+        pubsub._clients.subscriber.pull = pull
+        came = pubsub.receive(queue, limit=5, wait=NO_WAIT, lease=LEASE)
+        assert len(came) == 1
+    world.faults.lost_answers["Pull"] = 1 - before
+    began = clock.now
+
+    assert len(pubsub.receive(queue, limit=5, wait=NO_WAIT, lease=LEASE)) == 1
+    assert 0 < clock.now - began <= 15_000_000
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"ack_deadline_seconds": 600},
+        {"retry_policy": {"minimum_backoff": timedelta(seconds=10), "maximum_backoff": timedelta(seconds=590)}},
+    ],
+    ids=["lease", "rest"],
+)
+def test_what_a_lost_answer_hides_for_long_is_an_error_and_not_the_end(
+    pubsub: GooglePubSub, operator: Operator, world: World, clock: ManualClock, settings: dict[str, object]
+) -> None:
+    queue = operator.queue(**settings)
+    pubsub.publish(queue, [outgoing()])
+    world.faults.lost_answers["Pull"] = 1
+    for _ in range(2):
+        with pytest.raises(BrokerUnavailable, match=f"queue {queue}: an answer was lost"):
+            pubsub.receive(queue, limit=5, wait=NO_WAIT, lease=LEASE)
+        clock.advance(15 * SECOND)
+    clock.advance(600 * SECOND)
+
+    assert len(pubsub.receive(queue, limit=5, wait=NO_WAIT, lease=LEASE)) == 1
+
+
 def test_an_answer_that_takes_longer_than_the_wait_comes_in(
     pubsub: GooglePubSub, operator: Operator, world: World
 ) -> None:

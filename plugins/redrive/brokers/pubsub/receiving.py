@@ -4,6 +4,7 @@ Without exactly-once delivery Pub/Sub doesn't say whether an ack came too late; 
 and what is acked after that is not reported as settled.
 """
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from google.pubsub_v1 import types
 from redrive.brokers.base import RECEIVE_BYTES, Settled
 from redrive.brokers.names_of_messages import NamesOfMessages
 from redrive.brokers.pubsub.calls import Calls
-from redrive.brokers.pubsub.errors import PartlyRefused, known_error
+from redrive.brokers.pubsub.errors import PartlyRefused, certainly_not_taken, known_error, may_pass
 from redrive.brokers.pubsub.kind import BATCH, MAX_LEASE
 from redrive.brokers.pubsub.message import LEAST_LEASE, full_name, is_full, may_exist, received, short_name
 from redrive.brokers.pubsub.names import Names
@@ -40,6 +41,7 @@ class Receiver:
         self._sleep = sleep
         self._monotonic = monotonic
         self._leases: dict[object, float] = {}  # ack id -> when its lease ends, on our clock
+        self._lost: dict[str, float] = {}  # subscription -> when an answer to a pull was lost, with messages maybe
         self._origins = NamesOfMessages[str | None](None, monotonic)  # topics of subscriptions
 
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
@@ -48,7 +50,8 @@ class Receiver:
         What is there is pulled first; only where that brings nothing, messages are waited for. More pulls follow, which
         don't wait, until ``limit`` is reached, the messages are large enough together, a pull comes back empty, or a
         quarter of the lease is used up. An error after some messages have come is kept back: the next call will meet it
-        again.
+        again. What an answer had that was lost is awaited, or an error: until its lease is over, it looks as if it
+        weren't there.
         """
         if limit < 1:
             return []
@@ -58,6 +61,13 @@ class Receiver:
         found = self._pull(queue, name, min(limit, BATCH), seconds)
         if not found and wait > timedelta(0):
             found = self._await(queue, name, limit, wait.total_seconds(), seconds)
+        while not found and (hidden := self._hidden_for(queue, name)) > 0:
+            if self._monotonic() + hidden > fill_until:
+                raise BrokerUnavailable(
+                    f"Pull on queue {queue}: an answer was lost, and what it had is hidden for up to {hidden:.0f} s"
+                )
+            self._sleep(hidden)
+            found = self._pull(queue, name, min(limit, BATCH), seconds)
         size = bytes_of(found)
         while found and len(found) < limit and size < RECEIVE_BYTES and self._monotonic() < fill_until:
             try:
@@ -93,7 +103,13 @@ class Receiver:
         def pull(**call: Any) -> Any:
             nonlocal began
             began = self._monotonic()  # of the try that is answered
-            return self._calls.subscriber.pull(**call)
+            try:
+                return self._calls.subscriber.pull(**call)
+            except api.GoogleAPICallError as error:
+                over = wait > 0 and isinstance(error, api.DeadlineExceeded)
+                if may_pass(error) and not certainly_not_taken(error) and not over:
+                    self._lost[name] = self._monotonic()
+                raise
 
         try:
             with warnings.catch_warnings():  # deprecated for those who can wait; a drain must be able to just ask
@@ -113,6 +129,21 @@ class Receiver:
         self._leases.update(dict.fromkeys(ids, began + self._own_lease(queue, name, self._monotonic() - began)))
         self._set_deadlines(queue, name, ids, seconds)
         return [received(message, self._origin) for message in got]
+
+    def _hidden_for(self, queue: str, name: str) -> float:
+        """For how many more seconds messages of an answer that was lost may be leased to nobody, or rest after that;
+        0: none do."""
+        if name not in self._lost:
+            return 0
+        hidden = MAX_LEASE
+        with contextlib.suppress(BrokerError):
+            told = self._names.subscription(queue, name)
+            hidden = max(LEAST_LEASE, timedelta(seconds=told.ack_deadline_seconds))
+            hidden += told.retry_policy.maximum_backoff if "retry_policy" in told else timedelta(0)
+        left = self._lost[name] + hidden.total_seconds() - self._monotonic()
+        if left <= 0:
+            del self._lost[name]
+        return max(0.0, left)
 
     def _own_lease(self, queue: str, name: str, gone: float) -> float:
         """For how many seconds at least the subscription leases by itself; asked where many of them are ``gone``."""
