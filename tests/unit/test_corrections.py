@@ -112,6 +112,7 @@ def test_what_nobody_may_write_is_refused_by_name(changes: dict[str, Any], said:
         ("rabbitmq", {"big": "x" * 140_000}, "header 'big' has 140,"),
         ("azure_service_bus", {"n": ["int", "1.5"]}, "property n: '1.5' is no int"),
         ("azure_service_bus", {"n": ["byte", "300"]}, "property n: '300' is no byte"),
+        ("azure_service_bus", {"n": ["float", "1e39"]}, "property n: '1e39' is no float"),
         ("azure_service_bus", {"n": ["text", "1"]}, "property n: 'text' is no type"),
         ("azure_service_bus", {"big": "x" * 65_536}, "'big' the last; Service Bus takes at most 65536"),
     ],

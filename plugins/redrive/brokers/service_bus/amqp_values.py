@@ -296,14 +296,14 @@ def refuses_headers(headers: Sequence[Header]) -> str | None:
             _in_range(from_header(header))
         except ValueError as error:
             return str(error)
-        except struct.error:
+        except (struct.error, OverflowError):
             return f"property {header.name}: {str(header.value)[:40]!r} is no {kind}"
     return next(objections_to_headers(headers), None)
 
 
 def _in_range(typed: Typed) -> None:
-    """Raises struct.error for a number that its type can't hold."""
-    if typed.type in _INTEGERS:
+    """Raises struct.error or OverflowError for a number that its type can't hold."""
+    if typed.type in _INTEGERS | {"float"}:
         forms = (form for name, form in _FIXED.values() if name == typed.type)
         struct.pack(max(forms, key=struct.calcsize), typed.value)
 
