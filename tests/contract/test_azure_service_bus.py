@@ -366,8 +366,15 @@ def test_the_dead_letters_of_a_session_queue_are_read_without_sessions(
     [
         (ClientAuthenticationError("AADSTS7000222: the secret has expired"), PermissionRefused, PermissionRefused),
         (ServiceRequestError("login.microsoftonline.com: no route"), NothingSent, BrokerUnavailable),
+        (
+            ClientAuthenticationError(
+                "AADSTS90033: a transient error", response=SimpleNamespace(status_code=503, reason="", text=lambda: "")
+            ),
+            NothingSent,
+            BrokerUnavailable,
+        ),
     ],
-    ids=["refused", "away"],
+    ids=["refused", "away", "busy"],
 )
 def test_without_a_token_nothing_is_sent_and_it_is_said_why(
     bus: ServiceBusStandIn, broker: AzureServiceBus, error: Exception, sent: type[Exception], asked: type[Exception]

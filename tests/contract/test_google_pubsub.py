@@ -12,16 +12,21 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import google.api_core.exceptions as api
+import google.auth.credentials
+import google.auth.exceptions as auth
+import grpc
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.api_core.exceptions import DeadlineExceeded
+from google.auth.transport.grpc import AuthMetadataPlugin
 from google.cloud import pubsub_v1
 from google.pubsub_v1 import types
 
@@ -29,6 +34,8 @@ from redrive.brokers import open_broker
 from redrive.brokers.base import NAMES_ASKED, UNKNOWN_DEPTH, Depth
 from redrive.brokers.memory import ManualClock
 from redrive.brokers.pubsub.adapter import GooglePubSub
+from redrive.brokers.pubsub.clients import TellingCredentials
+from redrive.brokers.pubsub.errors import certainly_not_taken, fate, known_error, may_pass
 from redrive.brokers.pubsub.kind import FAILURE_HEADERS
 from redrive.brokers.pubsub.message import parse_time
 from redrive.errors import (
@@ -1105,6 +1112,50 @@ def test_a_key_makes_clients_of_the_service_with_tls(tmp_path: Path) -> None:
         broker = GooglePubSub.open("gcp", env={"AIRFLOW_CONN_GCP": value})
         assert broker.project == "from-the-key"
         broker.close()
+
+
+class NoToken(google.auth.credentials.Credentials):
+    """Credentials whose token server is away, or refuses."""
+
+    def __init__(self, error: Exception, cause: Exception | None = None) -> None:
+        super().__init__()
+        self.error, self.cause = error, cause
+
+    def refresh(self, request: object) -> None:
+        raise self.error from self.cause
+
+
+_AWAY, _REFUSED = auth.TransportError("oauth2.googleapis.com: no route"), auth.RefreshError("invalid_grant: no account")
+
+
+@pytest.mark.parametrize(
+    ("credentials", "kind"),
+    [
+        (NoToken(_AWAY), BrokerUnavailable),
+        (NoToken(auth.RefreshError("internal_failure", retryable=True)), BrokerUnavailable),
+        (NoToken(auth.RefreshError("no metadata"), _AWAY), BrokerUnavailable),
+        (NoToken(_REFUSED), PermissionRefused),
+    ],
+    ids=["transport", "retryable", "cause", "refused"],
+)
+def test_a_token_server_that_is_away_passes_and_one_that_refuses_does_not(
+    credentials: NoToken, kind: type[BrokerError]
+) -> None:
+    """All that gRPC tells is the text of what its plugin raised."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_secure_port("127.0.0.1:0", grpc.local_server_credentials())
+    server.start()
+    plugin = AuthMetadataPlugin(TellingCredentials(credentials), None)
+    both = grpc.composite_channel_credentials(grpc.local_channel_credentials(), grpc.metadata_call_credentials(plugin))
+    with grpc.secure_channel(f"127.0.0.1:{port}", both) as channel, pytest.raises(grpc.RpcError) as told:
+        channel.unary_unary("/google.pubsub.v1.Publisher/Publish")(b"", timeout=20)
+    server.stop(0)
+    error = api.from_grpc_error(told.value)
+    passes = kind is BrokerUnavailable
+
+    assert type(known_error("Pull", "orders", error)) is kind
+    assert (may_pass(error), certainly_not_taken(error)) == (passes, passes)
+    assert fate("orders", error)[0].status == "retry"
 
 
 @pytest.mark.airflow

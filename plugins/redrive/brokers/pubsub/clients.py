@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import google.auth
+import google.auth.credentials
 import google.auth.exceptions
 import grpc
 from google.oauth2 import service_account
@@ -17,6 +18,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
+from redrive.brokers.pubsub.errors import TOKEN_AWAY
 from redrive.connections.lookup import Connection
 from redrive.errors import SettingsError
 
@@ -89,12 +91,35 @@ def _clients(channel: Any) -> tuple[Any, Any]:
     )
 
 
+class TellingCredentials(google.auth.credentials.Credentials):  # type: ignore[misc]  # it has no types
+    """Credentials that say of an error whether it may pass: gRPC hands on no more of it than its text."""
+
+    def __init__(self, credentials: Any) -> None:
+        super().__init__()
+        self._credentials = credentials
+
+    def refresh(self, request: Any) -> None:
+        self._credentials.refresh(request)
+
+    def before_request(self, request: Any, method: str, url: str, headers: Any) -> None:
+        try:
+            self._credentials.before_request(request, method, url, headers)
+        except google.auth.exceptions.GoogleAuthError as error:
+            away = (google.auth.exceptions.TransportError, google.auth.exceptions.TimeoutError)
+            # Some credentials make a refusal of what they could not ask.
+            if error.retryable or isinstance(error, away) or isinstance(error.__cause__, away):
+                raise google.auth.exceptions.TransportError(f"{TOKEN_AWAY}: {error}", retryable=True) from error
+            raise
+
+
 def _secure_channel(host: str, credentials: Any, extra: Mapping[str, Any]) -> Any:
+    whole = google.auth.credentials.with_scopes_if_required(credentials, _SCOPES)
+    payer = extra.get("quota_project_id")
+    if payer and isinstance(whole, google.auth.credentials.CredentialsWithQuotaProject):
+        whole = whole.with_quota_project(payer)
     return PublisherGrpcTransport.create_channel(
         host if ":" in host else f"{host}:443",
-        credentials=credentials,
-        scopes=_SCOPES,
-        quota_project_id=extra.get("quota_project_id"),
+        credentials=TellingCredentials(whole),
         options=[*_OPTIONS, *_KEEPALIVE],
     )
 

@@ -4,15 +4,17 @@ Only Pub/Sub's own word that it did not look at a request, or a connection that 
 not taken. Everything else may have arrived.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import google.api_core.exceptions as api
 
 from redrive.brokers.base import Publication
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 
-#: gRPC's words where a request never left this process.
-_NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "name resolution failure")
+#: Our words where whoever gives out tokens can't be asked, or gives none for the moment.
+TOKEN_AWAY = "there is no token for the moment"  # noqa: S105 - words, and no password
+#: The words of gRPC, and ours within them, where a request never left this process.
+_NEVER_SENT = ("failed to connect to all addresses", "DNS resolution failed", "name resolution failure", TOKEN_AWAY)
 _NO_TOKEN = ("Getting metadata from plugin failed", "metadata from plugin")
 
 
@@ -35,7 +37,7 @@ def known_error(action: str, queue: str, error: api.GoogleAPICallError) -> Broke
     text = f"{action} on queue {queue}: {_words(error)}"
     if isinstance(error, api.NotFound):
         return QueueMissing(text)
-    if isinstance(error, api.Forbidden | api.Unauthorized) or _says(error, _NO_TOKEN):
+    if isinstance(error, api.Forbidden | api.Unauthorized) or _has_no_token(error):
         return PermissionRefused(text)
     if may_pass(error):
         return BrokerUnavailable(text)
@@ -48,12 +50,12 @@ def certainly_not_taken(error: BaseException) -> bool:
 
 
 def never_sent(error: BaseException) -> bool:
-    """There was no connection. One that broke is another matter: then the request may have arrived."""
+    """There was no connection, or no token. A connection that broke is another matter: the request may have arrived."""
     return isinstance(error, api.ServiceUnavailable) and says_never_sent(error.message or "")
 
 
 def says_never_sent(text: str) -> bool:
-    """Whether these are gRPC's words where there was no connection."""
+    """Whether these are the words where there was no connection, or no token."""
     return any(words in text for words in _NEVER_SENT)
 
 
@@ -63,7 +65,7 @@ def may_pass(error: BaseException) -> bool:
         *(api.ServiceUnavailable, api.DeadlineExceeded, api.ResourceExhausted, api.Aborted),
         *(api.InternalServerError, api.Unknown, api.Cancelled),
     )
-    return isinstance(error, passing) and not _says(error, _NO_TOKEN)
+    return isinstance(error, passing) and not _has_no_token(error)
 
 
 def fate(queue: str, error: api.GoogleAPICallError) -> tuple[Publication, BrokerError | None]:
@@ -86,5 +88,7 @@ def _words(error: api.GoogleAPICallError) -> str:
     return f"{code}: {error.message}"
 
 
-def _says(error: api.GoogleAPICallError, texts: Sequence[str]) -> bool:
-    return any(text in (error.message or "") for text in texts)
+def _has_no_token(error: api.GoogleAPICallError) -> bool:
+    """The credentials give none, now or later."""
+    words = error.message or ""
+    return any(text in words for text in _NO_TOKEN) and TOKEN_AWAY not in words

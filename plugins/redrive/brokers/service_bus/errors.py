@@ -37,9 +37,10 @@ def known_error(action: str, queue: str, error: BaseException, service: str) -> 
         return QueueMissing(text)
     # What Entra answers where a token is asked for, the SDK wraps without a class of its own.
     token = getattr(error, "inner_exception", None)
-    if isinstance(error, _REFUSED) or isinstance(token, ClientAuthenticationError):
+    busy = isinstance(token, ClientAuthenticationError) and _is_busy(token)
+    if isinstance(error, _REFUSED) or (isinstance(token, ClientAuthenticationError) and not busy):
         return PermissionRefused(text)
-    if isinstance(error, _UNREACHABLE) or may_pass(error) or isinstance(token, _NO_ANSWER):
+    if isinstance(error, _UNREACHABLE) or may_pass(error) or busy or isinstance(token, _NO_ANSWER):
         return BrokerUnavailable(f"{action} on queue {queue}: {service}: {_words(error)}")
     return BrokerError(text)
 
@@ -77,6 +78,11 @@ def fate(queue: str, error: Exception, service: str, *, used: bool) -> tuple[Pub
     if rejected and not may_pass(error):
         return Publication("refused", detail=known.detail), None
     return Publication("unknown", detail=known.detail), None
+
+
+def _is_busy(token: ClientAuthenticationError) -> bool:
+    """Entra's answer is no word about who asked: it has too much to do, or a fault."""
+    return token.status_code is not None and (token.status_code == 429 or token.status_code >= 500)
 
 
 def _words(error: BaseException) -> str:
