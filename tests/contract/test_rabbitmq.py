@@ -1468,6 +1468,23 @@ def test_a_dead_letter_queue_that_deletes_is_warned_about(rabbit: RabbitMQ, crea
 
 
 @pytest.mark.server
+def test_a_queue_that_gives_nothing_out_is_not_taken_for_empty(
+    rabbit: RabbitMQ, rabbitmq: servers.RabbitMQ, create: Callable[..., str]
+) -> None:
+    """Another consumer is its single active one, and full."""
+    queue = create(x_single_active_consumer=True)
+    assert [one.status for one in rabbit.publish(queue, [outgoing(number=n) for n in range(3)])] == ["sent"] * 3
+    with contextlib.closing(pika.BlockingConnection(pika.ConnectionParameters(port=rabbitmq.port))) as other:
+        channel = other.channel()
+        channel.basic_qos(prefetch_count=1)
+        channel.basic_consume(queue, lambda *_: None)
+        eventually(lambda: rabbit.depth(queue).visible == 2)
+        with pytest.raises(BrokerUnavailable, match=f"queue {queue}: messages are ready and none is given out"):
+            rabbit.receive(queue, limit=5, wait=NO_WAIT, lease=LEASE)
+    assert len(BrokerContract.take(rabbit, queue, 3)) == 3
+
+
+@pytest.mark.server
 def test_a_queue_that_drops_what_it_confirmed_is_warned_about(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
     queue = create(x_max_length=2)
     assert [one.status for one in rabbit.publish(queue, [outgoing(number=n) for n in range(5)])] == ["sent"] * 5

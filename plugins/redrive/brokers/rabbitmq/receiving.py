@@ -22,6 +22,8 @@ from redrive.message import DeadLetter, Received
 
 #: Messages that a receive may have under way at most; in bytes, by what is known of their size, RECEIVE_BYTES.
 MOST_PREFETCH = 8_192
+#: How long a queue that has messages may take to give out the first.
+SLOWEST = timedelta(seconds=5)
 
 
 class Receipt(NamedTuple):
@@ -67,7 +69,8 @@ class Receiving:
 
         A receive is a consumer with a prefetch of what it may return, so the broker never sends more than is wanted.
         Fewer than ``limit`` come where messages are large. Raises :class:`~redrive.errors.BrokerUnavailable`, once,
-        where the channel was lost with messages held: they would come again, and be staged behind their first copies.
+        where the channel was lost with messages held: they would come again, and be staged behind their first copies;
+        and where messages are ready and none is given out: that is no empty queue.
         """
         if limit < 1:
             return []
@@ -92,7 +95,14 @@ class Receiving:
         if not deliveries and coming.has_spilled:
             return self.receive(queue, limit=limit, ahead=ahead, wait=wait)
         if not deliveries:
-            return []
+            if ready == 0 or self._on(queue, lambda: holder.channel.count(queue, "queue.declare"))[0] == 0:
+                return []
+            if wait < SLOWEST:
+                return self.receive(queue, limit=limit, ahead=ahead, wait=SLOWEST)
+            raise BrokerUnavailable(
+                f"basic.consume on queue {queue}: messages are ready and none is given out; another consumer may be its"
+                " single active one, or have a higher priority"
+            )
         self._measured.touch(queue)
         for delivery in deliveries:
             holder.held[delivery.tag] = None
