@@ -228,9 +228,8 @@ def test_people_are_told_of_stuck_consumers_until_they_get_on(tmp_path: Path) ->
     told = "select event, subject, resolved_at is null from notifications"
     assert workshop.query(told) == [("consumers_stuck", "orders", True)]
     with workshop.ledger.read() as connection:
-        (title, text) = channels._words(
-            Event("1", "consumers_stuck", "orders", "orders", "", notifications.stuck(connection, "orders")["orders"])
-        )
+        facts = notifications.stuck(connection, "orders", now=workshop.now())["orders"]
+        (title, text) = channels._words(Event("1", "consumers_stuck", "orders", "orders", "", facts))
         seen = inspecting.status(connection, "orders", workshop.now())["stuck_consumers"]
     assert title == "orders: 2 consumers of orders hold messages and get nowhere"
     assert "2 are isolated" in text
@@ -241,6 +240,24 @@ def test_people_are_told_of_stuck_consumers_until_they_get_on(tmp_path: Path) ->
     go_on(workshop, well=2)
     workshop.cycle()
     assert workshop.query(told) == [("consumers_stuck", "orders", False)]
+
+
+def test_of_a_queue_that_nobody_looks_at_any_more_no_alarm_stays(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, notify=[{"connection": "nowhere"}])
+    stick(workshop, stuck=2, well=2)
+    workshop.world.create("elsewhere", lease=timedelta(minutes=5))
+    workshop.settings = workshop.configure(
+        workshop.settings.database,
+        notify=[{"connection": "nowhere"}],
+        sources=[{"queue": "orders-dlq", "kind": "dead_letter", "lease": "2s", "max_deliveries": 3}],
+        destination={"queue": "elsewhere"},
+    )
+    open_alarms = "select subject from notifications where event = 'consumers_stuck' and resolved_at is null"
+    workshop.cycle()
+    assert workshop.query(open_alarms) == [("orders",)], "so they were minutes ago"
+    workshop.advance(hours=1)
+    workshop.cycle()
+    assert workshop.query(open_alarms) == []
 
 
 def test_isolating_and_freeing_are_told(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class RouteNotifications:
     def stuck(self) -> None:
         """Whether consumers of a destination hold messages and get nowhere."""
         with self.ledger.read() as connection:
-            found = notifications.stuck(connection, self.name)
+            found = notifications.stuck(connection, self.name, now=self.now)
         self._raise("consumers_stuck", found)
 
     def late(self, *, found: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from redrive.ledger.delivery import observations
+from redrive.ledger.delivery import consumers, observations
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.predicates import enqueued, out_of_sight
 from redrive.ledger.schema import ledger_id
@@ -232,15 +232,16 @@ def deep(connection: Connection, route: str, *, most: int) -> dict[str, Facts]:
     }
 
 
-def stuck(connection: Connection, route: str) -> dict[str, Facts]:
-    """The destinations of which consumers hold messages and get nowhere, as they were seen last."""
+def stuck(connection: Connection, route: str, *, now: datetime) -> dict[str, Facts]:
+    """The destinations of which consumers hold messages and get nowhere, where that was seen within
+    :data:`~redrive.ledger.delivery.consumers.RECENT`: of one that nobody looks at any more nothing is known."""
     rows = connection.execute(
         sql(
             "select queue, count(*) as n, sum(case when status = 'isolated' then 1 else 0 end) as isolated,"
             " sum(unacked) as held, min(last_progress_at) as since, min(consumer) as first from consumer_health"
-            " where route = :route and status in ('stuck', 'isolated') group by queue"
+            " where route = :route and status in ('stuck', 'isolated') and observed_at > :since_at group by queue"
         ),
-        {"route": route},
+        {"route": route, "since_at": now - consumers.RECENT},
     )
     return {
         row.queue: {
