@@ -532,6 +532,32 @@ def test_processed_messages_are_suppressed_and_those_sent_are_confirmed(
     assert workshop.states() == {"suppressed": 1, "confirmed": 1}
 
 
+def test_a_send_of_which_nothing_is_learnt_is_asked_about_more_and_more_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processed: sqlite3.Connection
+) -> None:
+    """Else each run asks about all that ever stayed without an outcome. What nobody answered is asked again."""
+    workshop = Workshop(tmp_path, processed_check=CHECK)
+    workshop.die("a", error=REFUSED)
+    workshop.cycle()
+    ask, asked = processed_check._Database.ask, list[int]()
+
+    def noted(self: Any, keys: Sequence[str], seconds: float) -> set[str]:
+        asked.append(day)
+        if day == 14:
+            raise OSError("away")
+        return ask(self, keys, seconds)
+
+    monkeypatch.setattr(processed_check._Database, "ask", noted)
+    for day in range(1, 60):
+        if not 40 < day < 58:  # it is paused
+            workshop.advance(days=1 if day != 58 else 18)
+            workshop.cycle()
+    assert asked == [*range(1, 8), 14, 15, 28, 58]
+    processed.execute("insert into processed values ('a')")
+    workshop.advance(days=60)
+    assert workshop.cycle()["confirmed"] == 1
+
+
 def test_a_failing_check_holds_messages_and_never_sends_or_escalates_them(
     tmp_path: Path, processed: sqlite3.Connection
 ) -> None:

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import NamedTuple
 
 from redrive.brokers import registry
 from redrive.brokers.base import Broker, Origin, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
-from redrive.ledger.delivery import expiry, observations, outcomes, presuming, unknown_sends
+from redrive.ledger import leases
+from redrive.ledger.delivery import expiry, in_flight, observations, outcomes, presuming, unknown_sends
 from redrive.ledger.drain import horizon
 from redrive.ledger.engine import Ledger
 from redrive.lifecycle import Plan
@@ -26,6 +27,8 @@ PAGE = 5_000
 ASSUMED = Holds(timedelta(seconds=30), 5)
 #: Who keeps messages for less wants them dead-lettered, or gone, after that time. Nobody is asked before it is over.
 LEAST_KEPT = timedelta(days=1)
+#: How many more times at most, after the first days, the check is asked about a send of which nothing is learnt.
+DOUBLED = 8
 
 
 def resolve(context: Context) -> dict[str, int]:
@@ -52,7 +55,7 @@ def resolve(context: Context) -> dict[str, int]:
         "unanswered": unanswered,
         "decided_unknown": _decide_unknown(context, window, asked=unanswered == 0),
         "window_seconds": round(window.total_seconds()),
-    }
+    } | ({} if context.route.processed_check is None else {"checked": 1})
 
 
 def _leave_sources(context: Context) -> None:
@@ -134,14 +137,15 @@ def _holds(broker: Broker, source: Source) -> list[Holds]:
 
 
 def _confirm(context: Context) -> tuple[int, int]:
-    """Ask about everything under observation; (confirmed, left unanswered because the check failed)."""
+    """Ask about what is under observation; (confirmed, left unanswered because the check failed)."""
     checker, confirmed, after = open_check(context), 0, -1
     if checker is None:
         return 0, 0
+    asked = asked_about(context.now(), _answered_before(context))
     try:
         while True:
             with context.ledger.read() as connection:
-                page = outcomes.under_observation(connection, context.name, after, PAGE)
+                page = outcomes.under_observation(connection, context.name, after, PAGE, sent_within=asked)
             if not page:
                 return confirmed, 0
             after = page[-1].message_id
@@ -153,6 +157,27 @@ def _confirm(context: Context) -> tuple[int, int]:
             confirmed += outcomes.confirm(context.ledger, context.lease, sorted(done), context.now())
     finally:
         checker.close()
+
+
+def _answered_before(context: Context) -> datetime | None:
+    """When the last run began that resolved; None where it had no check, or no answer."""
+    with context.ledger.read() as connection:
+        counts = leases.counts_before(connection, context.lease, "resolve").get("resolve", {})
+        answered = counts.get("checked") and not counts.get("unanswered")
+        return leases.began_before(connection, context.lease, "resolve") if answered else None
+
+
+def asked_about(now: datetime, before: datetime | None) -> list[tuple[datetime, datetime]] | None:
+    """When those were sent that a run asks about, where the last one, begun ``before``, was answered; None: whenever.
+
+    Where nobody tells a depth, a send that the check doesn't know stays under observation. It is asked about by each
+    run for as long as anything is learnt by waiting, and then each time that its age has doubled.
+    """
+    if before is None:
+        return None
+    ages = [in_flight.KEPT * 2**times for times in range(DOUBLED)]
+    young = (now - in_flight.KEPT, datetime.max.replace(tzinfo=UTC))
+    return [young, *((min(before, now) - age, now - age) for age in ages)]
 
 
 def _decide_unknown(context: Context, window: timedelta, *, asked: bool) -> int:

@@ -112,14 +112,28 @@ def any_under_observation(connection: Connection, route: str) -> bool:
     )
 
 
-def under_observation(connection: Connection, route: str, after: int, limit: int) -> list[Keyed]:
-    """Messages whose last send has no outcome yet and that have a key, in id order after ``after``."""
+def under_observation(
+    connection: Connection,
+    route: str,
+    after: int,
+    limit: int,
+    *,
+    sent_within: Sequence[tuple[datetime, datetime]] | None = None,
+) -> list[Keyed]:
+    """Messages whose last send has no outcome yet and that have a key, in id order after ``after``; of those that are
+    known to be sent only those of these spans of time, each after its begin and up to its end. None: all of them."""
+    values: dict[str, Any] = {"route": route, "after": after, "limit": limit}
+    spans = []
+    for place, (begin, end) in enumerate(sent_within or ()):
+        values |= {f"begin_{place}_at": begin, f"end_{place}_at": end}
+        spans.append(f"changed_at > :begin_{place}_at and changed_at <= :end_{place}_at")
+    asked = "1 = 1" if sent_within is None else f"(state = 'unknown' or {' or '.join(spans) or '1 = 0'})"
     rows = connection.execute(
         sql(
             "select message_id, message_key from messages where route = :route and state in ('sent', 'unknown')"
-            " and message_key is not null and message_id > :after order by message_id limit :limit"
+            f" and message_key is not null and message_id > :after and {asked} order by message_id limit :limit"
         ),
-        {"route": route, "after": after, "limit": limit},
+        values,
     )
     return [Keyed(row.message_id, row.message_key) for row in rows]
 
