@@ -307,11 +307,12 @@ class Story:
         ):
             self.world.tell(f"ana releases {queue} of {route}")
             self.product.release_destination(route, queue)
-        # Where no depth is told, those that failed by their lease go one by one, until somebody says that it worked.
+        # Where no depth is told, those that failed by their lease go one by one, until somebody says that it worked;
+        # and what is to be sent again counts as under way itself, which may be all that may be.
         if self.world.systems[self.config["routes"][route]["connection"]].traits.depth == "unknown":
             for (queue,) in self.sql.rows(
-                f"select distinct destination from messages where route = '{route}' and state = 'waiting'"
-                " and cause = 'lease_expired'"
+                f"select distinct destination from messages where route = '{route}'"
+                " and (state = 'waiting' and cause = 'lease_expired' or state = 'unknown' and plan = 'resend')"
             ):
                 self.world.tell(f"ana says that {queue} of {route} has worked")
                 self.product.vouch(route, queue)
