@@ -147,7 +147,7 @@ def test_importing_reads_the_configuration_and_which_brokers_there_are(parsed: d
     assert {Path(path).name for path in parsed["opened"]} - {"entry_points.txt"} == {"redrive.yaml"}
 
 
-@pytest.mark.parametrize("module", ["boto3", "pyspark", "pyarrow", "pandas", "redrive.ledger", "redrive.stages"])
+@pytest.mark.parametrize("module", ["botocore", "pyspark", "pyarrow", "pandas", "redrive.ledger", "redrive.stages"])
 def test_importing_does_not_pay_for_what_tasks_need(parsed: dict[str, Any], module: str) -> None:
     assert module not in parsed["modules"]
 

@@ -26,6 +26,7 @@ from redrive.errors import (
 )
 from redrive.ledger import leases
 from redrive.ledger.delivery import lanes, windows
+from redrive.ledger.engine import parse_instant, sql
 from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import pipeline, sending
@@ -387,6 +388,26 @@ def test_a_rate_of_less_than_one_a_run_is_used_across_runs(tmp_path: Path) -> No
         assert sent or workshop.time.now - before < 10 * 1e6, "what comes too late for this run is not waited for"
         pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
     assert [round((at - began) / 60) for at, _ in broker.published] == [0, 20]
+
+
+def test_who_waits_long_for_a_rate_keeps_the_route(tmp_path: Path) -> None:
+    """Nothing is written meanwhile, and whoever finds the lease over takes the route."""
+    workshop = Workshop(tmp_path, rate={"per_second": 1 / 1500}, deliver={"run_for": "1h"})
+    workshop.die(*bodies(5), error=REFUSED)
+    run = workshop.planned()
+    left: list[timedelta] = []
+
+    def sleep(seconds: float) -> None:
+        workshop.advance(seconds=seconds)
+        with workshop.ledger.read() as connection:
+            (until,) = connection.execute(sql("select lease_until from route_state")).one()
+        left.append(parse_instant(until) - workshop.now())  # type: ignore[operator]
+
+    with Context(workshop.settings, run, clock=workshop.now, broker=workshop.broker) as context:
+        ttl = context.lease.ttl
+        monotonic = lambda: workshop.time.now / 1e6  # noqa: E731
+        assert deliver_stage.deliver(context, monotonic=monotonic, sleep=sleep)["redelivered"] == 3
+    assert min(left) > ttl - timedelta(minutes=2)
 
 
 @pytest.mark.parametrize(("run_for", "at_most"), [("10s", None), ("10s", 60), ("60s", 10)])

@@ -39,7 +39,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("package", ["airflow", "boto3", "jinja2", "numpy", "pandas", "pyarrow", "pyspark"])
+@pytest.mark.parametrize("package", ["airflow", "botocore", "jinja2", "numpy", "pandas", "pyarrow", "pyspark"])
 def test_an_idle_run_does_not_load_what_messages_need(loaded: set[str], package: str) -> None:
     assert package not in loaded
 

@@ -553,6 +553,12 @@ def test_a_send_of_which_nothing_is_learnt_is_asked_about_more_and_more_rarely(
             workshop.advance(days=1 if day != 58 else 18)
             workshop.cycle()
     assert asked == [*range(1, 8), 14, 15, 28, 58]
+    workshop.settings = workshop.configure(workshop.settings.database, processed_check=CHECK | {"batch": 100})
+    for _ in range(2):
+        day += 1
+        workshop.advance(days=1)
+        workshop.cycle()
+    assert asked[11:] == [60], "another configuration may have another answer"
     processed.execute("insert into processed values ('a')")
     workshop.advance(days=60)
     assert workshop.cycle()["confirmed"] == 1

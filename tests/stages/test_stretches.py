@@ -124,6 +124,18 @@ def test_a_slow_cause_keeps_no_other(mixed: Callable[..., Workshop], short: None
     assert sent[0] >= 128, "all that is not slow, before anybody waits"
 
 
+def test_a_slow_cause_for_which_time_is_too_short_ends_no_others_turn(
+    mixed: Callable[..., Workshop], short: None
+) -> None:
+    causes = {"throttled": {"verdict": "requeue", "rate": {"per_second": 0.01}}}
+    workshop = mixed(4, causes=causes, error=THROTTLED, rate={"per_second": 8}, deliver={"run_for": "1m"})
+    for number in range(4, 20):
+        for queue in SHOPS:
+            workshop.die(f"{queue} {number:03}", error=REFUSED, origin=queue)
+    run = workshop.planned()
+    assert deliver(workshop, run)["redelivered"] > 128, "all that is not slow"
+
+
 def test_sends_of_unknown_fate_go_first_wherever_they_are(mixed: Callable[..., Workshop], short: None) -> None:
     workshop = mixed()
     workshop.cycle()

@@ -133,6 +133,13 @@ class TestStanding:
         stand(site, route=route)
         assert site.value("select count(*) from standing_decisions") == 4
 
+    def test_said_again_after_another_was_made_is_one_of_its_own(self, site: Site) -> None:
+        made = [stand(site, decision=said).json()["standing"] for said in ("redeliver", "discard", "redeliver")]
+        assert len(set(made)) == 3
+        with site.ledger.read() as connection:
+            (held,) = standing.in_force(connection, "orders", approvals=1, now=seeding.NOW)
+        assert (held.standing_id, held.decision) == (made[-1], "redeliver")
+
     def test_a_second_person_approves_and_the_first_does_not(self, site: Site) -> None:
         made = stand(site, route="payments", decision="redeliver").json()["standing"]
         assert "waits for a second person" in site.page("/standing")

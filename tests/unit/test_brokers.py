@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -119,3 +120,10 @@ def test_a_source_is_named_as_the_broker_does() -> None:
     assert Route.model_validate(route).sources[0].queue == "orders/$DeadLetterQueue"
     route["broker"] = "rabbitmq"
     assert Route.model_validate(route).sources[0].queue == "orders"
+
+
+def test_what_a_drain_received_that_died_is_hidden_for_as_long_as_the_broker_says() -> None:
+    asked = timedelta(minutes=5)
+    hidden = {name: registry.kind(name).capabilities.hidden_for(asked) for name in ("amazon_sqs", "google_pubsub")}
+    assert hidden == {"amazon_sqs": asked, "google_pubsub": timedelta(minutes=20)}, "an ack deadline, and a rest"
+    assert registry.kind("azure_service_bus").capabilities.hidden_for(timedelta(hours=1)) == timedelta(minutes=5)

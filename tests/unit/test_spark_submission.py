@@ -421,7 +421,7 @@ def test_importing_it_costs_no_spark_and_no_airflow() -> None:
         [
             sys.executable,
             "-c",
-            "import redrive.spark.submit, sys; print({'pyspark', 'airflow', 'boto3', 'pyarrow'} & set(sys.modules))",
+            "import redrive.spark.submit, sys; print({'pyspark', 'airflow', 'botocore', 'pyarrow'} & set(sys.modules))",
         ],
         capture_output=True,
         text=True,

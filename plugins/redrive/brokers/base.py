@@ -70,6 +70,9 @@ class Capabilities:
     failure_headers: frozenset[str]
     #: No receive and no extension leases for longer.
     max_lease: timedelta | None = None
+    #: What a receive gave out of which the answer was lost, or whose drain died, is hidden for as long as the broker
+    #: says, whatever lease was asked for: this at most.
+    hides_for: timedelta = timedelta(0)
     #: It fills TellsOfConsumers too.
     consumer_statistics: bool = False
     #: It fills ClosesConnections too.
@@ -132,6 +135,10 @@ class Capabilities:
     reads_ahead: bool = False
     #: It fills WayBack too: what is to get into a source is published under another name, which only it can tell.
     way_back: bool = False
+
+    def hidden_for(self, lease: timedelta) -> timedelta:
+        """How long at most what a drain received stays hidden that asks for ``lease`` and dies, or gets no answer."""
+        return max(min(lease, self.max_lease or timedelta.max), self.hides_for)
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,10 +207,20 @@ def began_before(connection: Connection, lease: RouteLease, stage: str) -> datet
     return parse_instant(row.started_at) if row else None
 
 
+def configured_as_before(connection: Connection, lease: RouteLease, stage: str) -> bool:
+    """Whether the last run of the route before this one in which ``stage`` was done had the same configuration."""
+    row = _run_before(connection, lease, stage)
+    now = connection.execute(
+        sql("select configuration from runs where route = :route and fence = :fence"),
+        {"route": lease.route, "fence": lease.fence},
+    ).scalar()
+    return row is not None and row.configuration == now
+
+
 def _run_before(connection: Connection, lease: RouteLease, stage: str) -> Row[Any] | None:
     before = sql(
-        "select fence, counts, started_at from runs where route = :route and fence < :fence and counts like :stage"
-        " order by fence desc limit 1"
+        "select fence, counts, started_at, configuration from runs where route = :route and fence < :fence"
+        " and counts like :stage order by fence desc limit 1"
     )
     values = {"route": lease.route, "fence": lease.fence, "stage": f'%"{stage}": {{%'}
     while (row := connection.execute(before, values).first()) is not None:

@@ -21,7 +21,7 @@ configuration says, and people may mark one done that failed or never ran.
 """
 
 import logging
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy.engine import Connection
 
@@ -86,12 +86,11 @@ def _nobody_may_hold(context: Context, connection: Connection, queue: str, look:
             queue,
         )
         return False
-    longest = context.broker.capabilities_for(queue).max_lease
     held = first_looks.may_hold(
         connection,
         context.lease,
         queue,
-        leased_for=min(context.route.drain.lease, longest or timedelta.max),
+        leased_for=context.broker.capabilities_for(queue).hidden_for(context.route.drain.lease),
         at=look.at or context.run.started_at,
     )
     if held is not None:

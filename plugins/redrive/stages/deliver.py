@@ -36,6 +36,8 @@ LOOK_AGAIN = 1.0
 DEPTH_HOLDS = timedelta(seconds=LOOK_AGAIN)
 GIVE_UP = 30.0
 LEAST_WAIT = 0.01
+#: Seconds after which a task that only waits says that the route is still its own; the lease is for minutes.
+SIGN_OF_LIFE = 60.0
 #: While messages go out it is looked up again after so many seconds what is due, and no sooner than so many times as
 #: long as that took: what a slow rate lets through is not to be spent on looking.
 LOOK_UP_AGAIN = 60.0
@@ -125,6 +127,7 @@ class _Delivery:
         self._monotonic = monotonic
         self._sleep = sleep
         self._until = until
+        self._keep_at = monotonic() + SIGN_OF_LIFE
         self._limit = context.selection.limit
         self._rates = rates(context, monotonic(), shard, shards)
         self._apart = tuple(cause for cause in self._rates if cause is not None)
@@ -244,11 +247,13 @@ class _Delivery:
                 self._context, self._earliest()
             ):
                 continue
-            if waits and (waited >= GIVE_UP or self._monotonic() + min(waits.values()) >= self._until):
+            soonest = min([*waits.values(), *(self._budget(cause)[1] for _, cause in others)], default=0.0)
+            if waits and (waited >= GIVE_UP or self._monotonic() + soonest >= self._until):
                 return False
             if not waits:
                 break
             pause = max(min(*waits.values(), LOOK_AGAIN), LEAST_WAIT)
+            self._keep_route()
             self._sleep(pause)
             # A rate goes on whatever happens: it is waited for as long as the task may take.
             waited += pause if all(self._budget(cause)[0] for _, cause in waits) else 0.0
@@ -256,6 +261,12 @@ class _Delivery:
             moved = moved or bool(course)  # what is left of it waits for a rate, which may be slower than we look
         self._sender.finish()
         return moved
+
+    def _keep_route(self) -> None:
+        """A wait writes nothing, and may be longer than the route is ours without a sign of life."""
+        if self._monotonic() >= self._keep_at:
+            with self._context.ledger.under(self._context.lease, self._context.now()):
+                self._keep_at = self._monotonic() + SIGN_OF_LIFE
 
     def _over(self) -> bool:
         """Whether this task's time or the run's limit is used up, or people paused the route."""

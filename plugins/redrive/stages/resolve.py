@@ -160,10 +160,12 @@ def _confirm(context: Context) -> tuple[int, int]:
 
 
 def _answered_before(context: Context) -> datetime | None:
-    """When the last run began that resolved; None where it had no check, or no answer."""
+    """When the last run began that resolved; None where it had no check, another configuration (the answers may have
+    been wrong), or no answer."""
     with context.ledger.read() as connection:
         counts = leases.counts_before(connection, context.lease, "resolve").get("resolve", {})
         answered = counts.get("checked") and not counts.get("unanswered")
+        answered = answered and leases.configured_as_before(connection, context.lease, "resolve")
         return leases.began_before(connection, context.lease, "resolve") if answered else None
 
 

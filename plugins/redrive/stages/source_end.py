@@ -106,7 +106,7 @@ class SourceEnd:
             total=total,
             in_flight=0 if total is None else depth.in_flight or 0,
             as_of=None if total is None else surely_as_of(depth),
-            leased_for=min(context.route.drain.lease, can.max_lease or timedelta.max),
+            leased_for=can.hidden_for(context.route.drain.lease),
             now=context.now(),
         )
         self._looked, self._began = True, total is None or bool(self._lag)

@@ -33,6 +33,7 @@ _OF_SCHEMAS = frozenset({"googclient_schemaname", "googclient_schemarevisionid",
 #: a dead-letter topic, and what consumers that dead-letter by themselves usually write.
 FAILURE_HEADERS = CUSTOM_FAILURE_HEADERS | _OF_SCHEMAS | {COUNT, SUBSCRIPTION, PROJECT, PUBLISHED, ERROR}
 
+#: ``hides_for``: a subscription's own ack deadline, and the rest that its retry policy may add.
 CAPABILITIES = Capabilities(
     knows_empty=False,
     stable_identity=True,
@@ -45,6 +46,7 @@ CAPABILITIES = Capabilities(
     publish_batch=BATCH,
     failure_headers=FAILURE_HEADERS,
     max_lease=MAX_LEASE,
+    hides_for=2 * MAX_LEASE,
     tells_origin_lease=True,
     client_lease=CLIENT_LEASE,
     untried_rights="pubsub.subscriptions.consume on sources (roles/pubsub.subscriber); pubsub.topics.publish on"

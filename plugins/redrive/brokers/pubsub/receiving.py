@@ -28,6 +28,8 @@ from redrive.message import Received, bytes_of
 #: Messages that a pull which waits asks for, and how many seconds it waits: half of what any lease lasts.
 WAIT_FOR = 10
 WAIT_AT_ONCE = LEAST_LEASE.total_seconds() / 2
+#: The broker may have leased a little after our error, and gives out again a little after that is over.
+LATE = timedelta(seconds=3)
 
 
 class Receiver:
@@ -140,6 +142,7 @@ class Receiver:
             told = self._names.subscription(queue, name)
             hidden = max(LEAST_LEASE, timedelta(seconds=told.ack_deadline_seconds))
             hidden += told.retry_policy.maximum_backoff if "retry_policy" in told else timedelta(0)
+        hidden += LATE
         left = self._lost[name] + hidden.total_seconds() - self._monotonic()
         if left <= 0:
             del self._lost[name]

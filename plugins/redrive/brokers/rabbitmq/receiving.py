@@ -101,7 +101,7 @@ class Receiving:
                 return self.receive(queue, limit=limit, ahead=ahead, wait=SLOWEST)
             raise BrokerUnavailable(
                 f"basic.consume on queue {queue}: messages are ready and none is given out; another consumer may be its"
-                " single active one, or have a higher priority"
+                " single active one, or have a higher priority, or it is a stream"
             )
         self._measured.touch(queue)
         for delivery in deliveries:

@@ -41,7 +41,7 @@ def open_client(connection: Connection, read_timeout: float) -> Any:
         if not set(extra) <= _SIMPLE_EXTRA:
             return _hook_client(connection, config)
         session = Session(profile=extra.get("profile_name"))
-        session.register_component("data_loader", _descriptions())
+        session.register_component("data_loader", _descriptions(session.get_config_variable("data_path")))
         access_key = connection.login or extra.get("aws_access_key_id")
         secret = connection.password or extra.get("aws_secret_access_key")
         token = extra.get("aws_session_token")
@@ -63,10 +63,10 @@ def open_client(connection: Connection, read_timeout: float) -> Any:
 
 
 @cache
-def _descriptions() -> Loader:
+def _descriptions(search_path: str | None) -> Loader:
     """botocore's descriptions of services and endpoints, read once for all clients: each stage opens one of its own,
     and to read them takes longer than all that a run asks of empty queues."""
-    return create_loader()
+    return create_loader(search_path)
 
 
 def _hook_client(connection: Connection, config: Config) -> Any:

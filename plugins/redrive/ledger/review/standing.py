@@ -18,6 +18,7 @@ from redrive import audit_actions
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import record_event
 from redrive.ledger.predicates import listed
+from redrive.ledger.review.issues import TWICE
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Decision, Question
 
@@ -142,17 +143,22 @@ def make(
 ) -> int:
     """Make one, as a person does by an ``INSERT``: on ``route``, or on every one. Its id; a trigger tells of it.
 
-    Whoever says the very same once more, because the answer was lost or by a second click, has the one that stands.
+    Whoever says the very same once more a moment later, because the answer was lost or by a second click, has the first
+    one, where no other was made since: whatever else was decided about the group, and whatever a canary found, comes
+    before what is said now.
     """
     values = {"group_id": group_id, "decision": decision, "note": note, "until_at": until}
     with ledger.by(by, now, route=route) as tx:
         stands = tx.execute(
             sql(
-                "select min(standing_id) from standing_decisions where coalesce(route, '') = :of_route"
-                " and group_id = :group_id and decision = :decision and decided_by = :actor and note = :note"
-                " and until_at = :until_at and revoked_at is null"
+                "select standing_id from standing_decisions where standing_id = (select max(standing_id)"
+                " from standing_decisions where coalesce(route, '') = :of_route and group_id = :group_id)"
+                " and decision = :decision and decided_by = :actor and note = :note and until_at = :until_at"
+                " and revoked_at is null and created_at > :lately and not exists (select 1 from breakers gate"
+                " where gate.group_id = :group_id and gate.stage = 'failed'"
+                " and gate.stage_at >= standing_decisions.created_at)"
             ),
-            {**values, "of_route": route or ""},
+            {**values, "of_route": route or "", "lately": tx.now - TWICE},
         ).scalar()
         return int(
             stands
