@@ -176,7 +176,9 @@ def test_a_queue_that_is_called_as_a_stage_is_none(plant: Plant) -> None:
     first_looks.note(plant.ledger, plant.lease, "prepare", shard=0, total=None, in_flight=0, as_of=None, now=plant.now)
     plant.begin()
     with plant.ledger.read() as connection:
-        assert leases.counts_before(connection, plant.lease, "prepare") == {"prepare": {"asked": {"copies": 3}}}
+        before = leases.run_before(connection, plant.lease, "prepare")
+        assert before is not None
+        assert before.counts == {"prepare": {"asked": {"copies": 3}}}
 
 
 # --- fencing ----------------------------------------------------------------------------------------------

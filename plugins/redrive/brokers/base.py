@@ -136,9 +136,13 @@ class Capabilities:
     #: It fills WayBack too: what is to get into a source is published under another name, which only it can tell.
     way_back: bool = False
 
+    def lease_for(self, lease: timedelta) -> timedelta:
+        """What a drain gets that asks for ``lease``, at most."""
+        return min(lease, self.max_lease or timedelta.max)
+
     def hidden_for(self, lease: timedelta) -> timedelta:
         """How long at most what a drain received stays hidden that asks for ``lease`` and dies, or gets no answer."""
-        return max(min(lease, self.max_lease or timedelta.max), self.hides_for)
+        return max(self.lease_for(lease), self.hides_for)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ took the route, so a stalled process can't write after it was replaced.
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.errors import RouteBusy, RoutePaused
@@ -195,37 +195,26 @@ def written_counts(connection: Connection, run_id: str) -> dict[str, dict[str, A
     return json.loads(row.counts) if row else {}
 
 
-def counts_before(connection: Connection, lease: RouteLease, stage: str) -> dict[str, dict[str, Any]]:
-    """What the stages of the last run of the route before this one reported in which ``stage`` did; {} without one."""
-    row = _run_before(connection, lease, stage)
-    return json.loads(row.counts) if row else {}
+class RunBefore(NamedTuple):
+    """An earlier run of a route."""
+
+    began: datetime | None
+    counts: dict[str, dict[str, Any]]  # what its stages reported
+    configured_alike: bool  # by the configuration of the run that asks
 
 
-def began_before(connection: Connection, lease: RouteLease, stage: str) -> datetime | None:
-    """When the last run of the route before this one began in which ``stage`` was done; None without one."""
-    row = _run_before(connection, lease, stage)
-    return parse_instant(row.started_at) if row else None
-
-
-def configured_as_before(connection: Connection, lease: RouteLease, stage: str) -> bool:
-    """Whether the last run of the route before this one in which ``stage`` was done had the same configuration."""
-    row = _run_before(connection, lease, stage)
-    now = connection.execute(
-        sql("select configuration from runs where route = :route and fence = :fence"),
-        {"route": lease.route, "fence": lease.fence},
-    ).scalar()
-    return row is not None and row.configuration == now
-
-
-def _run_before(connection: Connection, lease: RouteLease, stage: str) -> Row[Any] | None:
+def run_before(connection: Connection, lease: RouteLease, stage: str) -> RunBefore | None:
+    """The last run of the route before this one in which ``stage`` was done; None without one."""
     before = sql(
-        "select fence, counts, started_at, configuration from runs where route = :route and fence < :fence"
-        " and counts like :stage order by fence desc limit 1"
+        "select fence, counts, started_at, configuration, (select current.configuration from runs current"
+        " where current.route = :route and current.fence = :own) as ours from runs where route = :route"
+        " and fence < :fence and counts like :stage order by fence desc limit 1"
     )
-    values = {"route": lease.route, "fence": lease.fence, "stage": f'%"{stage}": {{%'}
+    values = {"route": lease.route, "own": lease.fence, "fence": lease.fence, "stage": f'%"{stage}": {{%'}
     while (row := connection.execute(before, values).first()) is not None:
-        if stage in json.loads(row.counts):
-            return row
+        counts = json.loads(row.counts)
+        if stage in counts:
+            return RunBefore(parse_instant(row.started_at), counts, row.configuration == row.ours)
         values["fence"] = row.fence  # it only has a queue that is called so
     return None
 

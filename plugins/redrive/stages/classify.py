@@ -157,7 +157,7 @@ def _most_copies(context: Context) -> int:
     Without identities, what comes again of batches in doubt is decided on the whole of it, and comes first.
     """
     with context.ledger.read() as connection:
-        before = leases.counts_before(connection, context.lease, PREPARE)
+        before = leases.run_before(connection, context.lease, PREPARE)
         doubtful = (
             {}
             if context.broker.capabilities.stable_identity
@@ -165,8 +165,8 @@ def _most_copies(context: Context) -> int:
         )
     most = MOST
     if before:
-        asked = before[PREPARE]["asked"]
-        most = asked["most"] * 2 if "load" in before else asked["copies"] // 2
+        asked = before.counts[PREPARE]["asked"]
+        most = asked["most"] * 2 if "load" in before.counts else asked["copies"] // 2
     return max(LEAST, min(most, MOST)) + sum(copies for _, copies in doubtful.values())
 
 

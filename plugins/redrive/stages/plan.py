@@ -254,10 +254,10 @@ def _put_off(context: Context, current: Sequence[GroupGate]) -> int:
     if not taken:
         return 0
     with context.ledger.read() as connection:
-        planned_at = leases.began_before(connection, context.lease, "plan")
-    if planned_at is None:
+        before = leases.run_before(connection, context.lease, "plan")
+    if before is None or before.began is None:
         return 0
-    return holding.put_off(context.ledger, context.lease, taken, planned_at=planned_at, now=context.now())
+    return holding.put_off(context.ledger, context.lease, taken, planned_at=before.began, now=context.now())
 
 
 def _in_order(context: Context) -> InOrder | None:

@@ -163,10 +163,11 @@ def _answered_before(context: Context) -> datetime | None:
     """When the last run began that resolved; None where it had no check, another configuration (the answers may have
     been wrong), or no answer."""
     with context.ledger.read() as connection:
-        counts = leases.counts_before(connection, context.lease, "resolve").get("resolve", {})
-        answered = counts.get("checked") and not counts.get("unanswered")
-        answered = answered and leases.configured_as_before(connection, context.lease, "resolve")
-        return leases.began_before(connection, context.lease, "resolve") if answered else None
+        before = leases.run_before(connection, context.lease, "resolve")
+    if before is None or not before.configured_alike:
+        return None
+    counts = before.counts["resolve"]
+    return before.began if counts.get("checked") and not counts.get("unanswered") else None
 
 
 def asked_about(now: datetime, before: datetime | None) -> list[tuple[datetime, datetime]] | None:

@@ -40,10 +40,9 @@ class SourceDrain:
         self.rescued = 0
         self._source = source
         self._wait = context.route.drain.wait
-        longest = context.broker.capabilities_for(source.queue).max_lease
-        self._lease = min(context.route.drain.lease, longest or timedelta.max)
-        self.batch = OpenBatch(context, source, shard, self._lease)
         capabilities = context.broker.capabilities_for(source.queue)
+        self._lease = capabilities.lease_for(context.route.drain.lease)
+        self.batch = OpenBatch(context, source, shard, self._lease)
         self._reads_ahead = capabilities.reads_ahead
         self._sizes = ReceiveSizes(
             context.route.drain.flush_bytes,

@@ -14,7 +14,7 @@ from redrive.lifecycle import IssueStatus
 
 #: What of an issue can be changed.
 FIELDS: Final = ("status", "owner", "ticket", "ignored_until_at")
-#: The same words of the same person within this time are one comment: a second click, or a lost answer.
+#: What the same person says in the same words within this time is said once: by a second click, or a lost answer.
 TWICE: Final = timedelta(minutes=1)
 
 
