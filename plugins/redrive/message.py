@@ -253,11 +253,13 @@ def read_tracking(headers: Iterable[Header]) -> Tracking | None:
     """Our marks on a copy that came back, or None; nonsense in them (another tool's, forged) is None too."""
     redrive_id = attempt = None
     for name, _, value in headers:
+        if name not in TRACKING_HEADERS:
+            continue
         if name == ID_HEADER:
             redrive_id = _text(value)
         elif name == ATTEMPT_HEADER:
             attempt = _text(value)
-        elif name == COMPACT_HEADER:
+        else:
             redrive_id, _, attempt = _text(value).rpartition(";")
     if (
         redrive_id

@@ -132,8 +132,8 @@ class SourceDrain:
         self._sizes.came(len(received), size)
         self.drained += len(received)
         # None was enqueued later than now, whatever clock says so.
-        moments = [min(one.letter.enqueued_at or micros(now), micros(now)) for one in received]
-        self._last = min(moments, default=None)
+        latest = micros(now)
+        self._last = min([min(letter.enqueued_at or latest, latest) for letter, _ in received], default=None)
 
     def take(self, limit: int, wait: timedelta) -> int:
         """See :class:`~redrive.stages.source_end.Receives`."""
