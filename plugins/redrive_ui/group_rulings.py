@@ -78,6 +78,7 @@ def new_ruling_page(
                 "objection": rulings.objection(connection, one, aliases, ctx.now),
                 "routes": [] if joined else _what_moves(ctx, connection, aliases, found["group_id"], other_id),
                 "name": min(aliases.root(found["group_id"]), aliases.root(other_id)),
+                "said": [] if joined else _what_is_said(ctx, connection, aliases, found["group_id"], other_id),
             }
         else:
             texts = _texts(ctx, connection, route, found["group_id"])
@@ -198,6 +199,15 @@ def _what_moves(
         connection, "select route, group_id, stage from breakers where group_id in (:older, :later)", **both
     ):
         of(row["route"])["older" if row["group_id"] == older else "later"] = row["stage"]
+    brought = ", ".join(str(int(one)) for one in aliases.members(later) - {later})
+    closed = {
+        row["route"]
+        for row in (
+            rows_of(connection, f"select route from breakers where group_id in ({brought}) and stage <> 'open'")
+            if brought
+            else ()
+        )
+    }
     for route in list(found):  # a group of which something is planned has a gate there
         for row in rows_of(
             connection,
@@ -210,8 +220,25 @@ def _what_moves(
             of(route).update(keep=int(row["planned"]), to_ask=row["n"] > row["planned"])
     for row in found.values():
         untried = row["later"] is None and (row["asked"] or row["to_ask"])
-        row["anew"] = row["older"] in ("ramp", "open") and (untried or row["later"] not in (None, "open"))
+        row["anew"] = row["older"] in ("ramp", "open") and (
+            untried or row["later"] not in (None, "open") or row["route"] in closed
+        )
     return [row for route, row in sorted(found.items()) if route in ctx.readable]
+
+
+def _what_is_said(
+    ctx: RequestContext, connection: Connection, aliases: Aliases, group_id: int, other_id: int
+) -> list[Row]:
+    """How far people are with the group that loses its name, route by route: that stays with the old one, so a failure
+    that was resolved is not regressed by what comes under the other's."""
+    later = max(aliases.root(group_id), aliases.root(other_id))
+    rows = rows_of(
+        connection,
+        "select route, group_id, status, owner, ticket from issue_state where group_id = :later"
+        " and (status <> 'open' or owner is not null or ticket is not null) order by route",
+        later=later,
+    )
+    return [row for row in rows if row["route"] in ctx.readable]
 
 
 def _texts(ctx: RequestContext, connection: Connection, route: str, group_id: int) -> list[tuple[str, int]]:

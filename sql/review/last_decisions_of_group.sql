@@ -1,4 +1,4 @@
--- What did we decide the last times for each group that waits now, and did it help?
+-- What did we decide the last times for each group that waits now, on the same route, and did it help?
 select
     waiting.route,
     waiting.group_id,
@@ -12,7 +12,11 @@ select
     sum(case when messages.state in ('to_review', 'escalated', 'classified', 'held') then 1 else 0 end) as back_again
 from review_groups as waiting
 inner join escalated_messages as decided
-    on decided.group_id = waiting.group_id and decided.status = 'applied' and decided.question = 'failure'
+    on
+        decided.route = waiting.route
+        and decided.group_id = waiting.group_id
+        and decided.status = 'applied'
+        and decided.question = 'failure'
 left join messages on messages.message_id = decided.message_id
 where waiting.open_messages > 0
 group by

@@ -9,7 +9,7 @@ from tests.probe import numbers
 
 VIEWS = (
     *("review_groups", "group_state", "destination_state", "issue_state"),
-    *("message_balance", "cause_trend", "route_summary"),
+    *("message_balance", "cause_trend", "group_trend", "route_summary"),
 )
 #: Questions, and as many sends.
 MANY = 3_000

@@ -1,6 +1,7 @@
 """Rulings: what people say about groups, carried out by runs, remembered and learned from."""
 
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,17 @@ def test_a_group_about_which_a_decision_stands_is_not_merged(plant: Plant) -> No
     rule(plant, "merge", gnome, shelf)
     apply(plant)
     assert refusals(plant) == [f"A standing decision about group {shelf} is about its words: revoke it first."]
+
+
+def test_nor_is_one_that_is_one_with_it(plant: Plant) -> None:
+    """Said of an older name, which a colleague remembers, it would bring other questions under the decision."""
+    shelf, gnome, heron = made(plant, "shelf fell from the wall", "gnome lost its hat", "heron ate the goldfish")
+    rule(plant, "merge", gnome, shelf)
+    apply(plant)
+    plant.stand(shelf)
+    rule(plant, "merge", heron, gnome)
+    apply(plant)
+    assert refusals(plant) == [None, f"A standing decision about group {shelf} is about its words: revoke it first."]
 
 
 def merged_by_itself(plant: Plant) -> list[int]:
@@ -335,6 +347,23 @@ def test_a_replaced_run_carries_nothing_out(plant: Plant) -> None:
     assert plant.rows("select count(*) from group_aliases") == [(0,)]
 
 
+def test_nobody_gets_past_a_canary_by_way_of_a_third_group(plant: Plant) -> None:
+    """Of the second one nothing ever failed on this route; it took the third one in before the first one's gate opened,
+    and is taken in by that afterwards."""
+    shelf, gnome, heron = made(plant, "shelf fell from the wall", "gnome lost its hat", "heron ate the goldfish")
+    plant.gate(heron, "tripped")
+    plant.now += timedelta(seconds=10)
+    rule(plant, "merge", heron, gnome)
+    apply(plant)
+    plant.now += timedelta(seconds=10)
+    plant.gate(shelf, "open")
+    plant.now += timedelta(seconds=10)
+    rule(plant, "merge", gnome, shelf)
+    apply(plant)
+    gate = "select stage, allowed from breakers where group_id = :group_id"
+    assert plant.rows(gate, group_id=shelf) == [("canary", 0)]
+
+
 # --- in a whole Redrive -----------------------------------------------------------------------------------
 
 SHELF = "KeyError: 'shelf_of_the_north_hall'"
@@ -352,11 +381,11 @@ def asked(ledger_url: str, tmp_path: Path) -> Workshop:
     return workshop
 
 
-def merge(workshop: Workshop) -> None:
+def merge(workshop: Workshop, group: int = 2, other: int = 1) -> None:
     person(
         workshop,
         "insert into group_rulings (ruling, group_id, other_group_id, decided_by, note)"
-        " values ('merge', 2, 1, 'ana', 'one fix')",
+        f" values ('merge', {group}, {other}, 'ana', 'one fix')",
     )
 
 
@@ -408,6 +437,30 @@ def test_a_group_of_which_nothing_was_planned_has_no_open_gate(asked: Workshop, 
     merge(asked)
     asked.review()
     assert asked.query("select group_id, stage, allowed from breakers") == [(1, "canary", 0)]
+
+
+@pytest.mark.parametrize("word", ["taken back", "split"])
+def test_a_group_that_has_its_own_name_again_begins_with_a_canary(asked: Workshop, word: str) -> None:
+    """Whatever came of it meanwhile counted for the other's gate, which stopped it since."""
+    person(asked, "update breakers set stage = 'open' where group_id is not null")
+    asked.advance(minutes=1)
+    merge(asked)
+    asked.review()
+    asked.advance(days=30)
+    person(
+        asked,
+        "update group_rulings set revoked_by = 'ben'"
+        if word == "taken back"
+        else "insert into group_rulings (ruling, group_id, other_group_id, decided_by, note)"
+        " values ('split', 2, 1, 'ben', 'two')",
+    )
+    asked.review()
+    gates = "select group_id, stage, allowed from breakers where group_id is not null order by group_id"
+    assert asked.query(gates)[1] == (2, "canary", 0)
+    person(asked, "update breakers set stage = 'open' where group_id = 2")
+    asked.advance(minutes=1)
+    asked.review()
+    assert asked.query(gates)[1][1] == "open", "once"
 
 
 def test_two_open_gates_stay_open(asked: Workshop) -> None:

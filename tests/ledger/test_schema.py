@@ -45,6 +45,7 @@ PUBLIC = {
         (
             "runs", "route_state", "staging_batches", "group_state", "standing_decisions", "queue_observations",
             "consumer_health", "audit_events", "message_balance", "route_summary", "cause_trend",
+            "group_trend",
         ),
         "",
     ),
@@ -129,6 +130,9 @@ def test_views_select_with_rows_in_them(plant: Plant) -> None:
     plant.change("update redelivery_attempts set outcome = 'presumed', outcome_at = :now", now=plant.now)
     assert [(r[1], r[2], int(r[3])) for r in plant.rows("select * from cause_trend")] == [
         ("2025-10-09", "transient_network", 2)
+    ]
+    assert [(*r[1:3], *map(int, r[3:])) for r in plant.rows("select * from group_trend")] == [
+        (group, "2025-10-09", 2, 2, 0)
     ]
     ((messages, p50),) = plant.rows("select messages, p50_seconds from route_summary")
     assert (int(messages), float(p50)) == (2, pytest.approx(0, abs=0.01))

@@ -167,8 +167,9 @@ def test_what_somebody_took_back_is_not_decided_again_by_what_stands(known: Work
 class TestWhatMayHaveBeenSentAlready:
     """It is asked whether to send it again, and a standing decision answers what was wrong with the first send."""
 
-    def test_because_a_delivery_lost_sight_of_it(self, workshop: Workshop) -> None:
-        self.died_of_what_stands(workshop)
+    @pytest.mark.parametrize("decision", ["redeliver", "discard"])
+    def test_because_a_delivery_lost_sight_of_it(self, workshop: Workshop, decision: str) -> None:
+        self.died_of_what_stands(workshop, decision)
         workshop.broker = Lost(workshop)  # type: ignore[assignment]
         workshop.cycle()
         workshop.broker = workshop.broker._broker  # type: ignore[attr-defined]
@@ -178,17 +179,17 @@ class TestWhatMayHaveBeenSentAlready:
         self.died_of_what_stands(workshop)
         workshop.planned()
         workshop.advance(hours=1)
-        adopt(workshop, restored=True)
+        assert adopt(workshop, restored=True) == {"doubted": 1, "standing_decisions_ended": 1}
         self.is_for_people(workshop, sent=[])
 
     @staticmethod
-    def died_of_what_stands(workshop: Workshop) -> None:
-        """One died, a person decided that what fails so is sent again, and another one died."""
+    def died_of_what_stands(workshop: Workshop, decision: str = "redeliver") -> None:
+        """One died, a person decided about what fails so, and another one died."""
         workshop.die("first")
         workshop.cycle()
         workshop.consume()
         workshop.advance(minutes=1)
-        stand(workshop, "redeliver")
+        stand(workshop, decision)
         workshop.die("a")
 
     @staticmethod

@@ -155,13 +155,31 @@ def test_decisions_without_a_time_come_last(plant: Plant) -> None:
         assert [row.decided_by for row in connection.execute(sa.text(query))] == ["p2", "p3", "p1"]
 
 
+def test_what_was_decided_on_another_route_is_not_what_this_one_decided(plant: Plant) -> None:
+    escalate(plant, 1, group=7, at=NOW, route="payments", status="applied", decision="discard", by="zoe")
+    escalate(plant, 2, group=7, at=NOW)
+    query = (ROOT / "sql/review/last_decisions_of_group.sql").read_text()
+    with plant.ledger.read() as connection:
+        assert connection.execute(sa.text(query)).all() == []
+
+
+def test_a_day_is_one_of_utc_whatever_zone_a_reviewer_has(plant: Plant) -> None:
+    late = NOW.replace(hour=22, minute=30)
+    plant.messages(1, group_id=plant.group(), dead_lettered_at=plant.ledger.dialect.stored(late))
+    query = (ROOT / "sql/review/group_by_day.sql").read_text()
+    with plant.ledger.read() as connection:
+        if plant.ledger.dialect.name == "postgresql":
+            connection.execute(sa.text("set time zone 'Europe/Berlin'"))
+        assert [row.day for row in connection.execute(sa.text(query))] == [f"{NOW:%Y-%m-%d}"]
+
+
 def escalate(plant: Plant, number: int, *, group: int, at: object, **said: object) -> None:
-    values = {"status": "open", "decision": None, "by": None, "decided_at": None} | said
+    values = {"route": "orders", "status": "open", "decision": None, "by": None, "decided_at": None} | said
     with plant.ledger.write() as connection:
         connection.execute(
             sql(
                 "insert into escalated_messages (message_id, route, group_id, reason, size_bytes, source, attempts,"
-                " first_enqueued_at, escalated_at, status, decision, decided_by, decided_at) values (:id, 'orders',"
+                " first_enqueued_at, escalated_at, status, decision, decided_by, decided_at) values (:id, :route,"
                 " :group, 'x', 1, 'orders-dlq', 1, :at, :now, :status, :decision, :by, :decided_at)"
             ),
             {"id": number, "group": group, "at": at, "now": NOW, **values},

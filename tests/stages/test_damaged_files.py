@@ -21,6 +21,8 @@ from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import RouteLease
 from redrive.message import DeadLetter, Header, body_hash
 from redrive.stages import pipeline
+from redrive.stages import review as review_stage
+from redrive.stages.context import Context
 from redrive.staging import file_schemas
 from redrive.staging.batch_files import Staging
 from redrive.staging.batch_writer import staging_errors
@@ -550,6 +552,28 @@ def test_a_suspected_copy_whose_file_is_back_is_what_the_file_says(
     assert workshop.query("select body_hash, body_bytes from messages where message_id = :id", id=copy_id) == [
         (body_hash(b"other"), 5)
     ]
+
+
+def test_a_decision_on_a_suspected_copy_that_comes_while_a_review_is_at_work_waits_for_the_next_one(
+    unreadable_suspect: tuple[Workshop, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decided after those copies were taken up on which somebody had, and before decisions are read."""
+    workshop, copy_id = unreadable_suspect
+    monkeypatch.setattr("redrive.stages.escalate.bodies", lambda _, asked: dict.fromkeys(asked, b"other"))
+    take_up, read = review_stage._adopt, "select status, refusal from escalated_messages where message_id = :id"
+
+    def decide_then(context: Context) -> None:
+        take_up(context)
+        monkeypatch.setattr(review_stage, "_adopt", take_up)
+        workshop.change(
+            f"update escalated_messages set decision = 'discard', decided_by = 'b' where message_id = {copy_id}"
+        )
+
+    monkeypatch.setattr(review_stage, "_adopt", decide_then)
+    workshop.review()
+    assert workshop.query(read, id=copy_id) == [("decided", None)]
+    assert workshop.review()["discarded"] == 1
+    assert workshop.query(read, id=copy_id) == [("applied", None)]
 
 
 @pytest.mark.parametrize(("page", "page_bytes"), [(2, 1_000), (500, 25)], ids=["by number", "by bytes"])

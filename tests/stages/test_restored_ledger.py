@@ -3,6 +3,7 @@
 import shutil
 import sqlite3
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -195,6 +196,31 @@ def test_a_decision_that_was_not_carried_out_at_the_time_of_the_backup_is_asked_
     workshop.cycle()
     assert workshop.bodies("orders") == []
     assert workshop.query("select status from escalated_messages") == [("reopened",)]
+
+
+def test_a_standing_decision_of_the_backup_holds_no_more(workshop: Workshop) -> None:
+    """Somebody revoked it since, because it was wrong; the ledger that knew is lost."""
+    workshop.die("first", error=KEY_ERROR)
+    workshop.cycle()
+    at, until = (f"{workshop.now() + timedelta(days=days):%Y-%m-%d %H:%M:%S}" for days in (0, 30))
+    for route in ("'orders'", "null", "'payments'"):
+        workshop.change(
+            "insert into standing_decisions (route, group_id, decision, decided_by, note, created_at, until_at)"
+            f" select {route}, min(group_id), 'discard', 'ana', 'test data', '{at}', '{until}' from failure_groups"
+        )
+    back_up(workshop)
+    workshop.advance(minutes=1)
+    workshop.change("update standing_decisions set revoked_by = 'ben'")
+    restore_backup(workshop)
+    assert adopt(workshop, restored=True)["standing_decisions_ended"] == 2
+    assert adopt(workshop, restored=True) == {}, "once"
+    workshop.die("paid order", error=KEY_ERROR)
+    workshop.cycle()
+    workshop.review()
+    found = workshop.query("select payload, status, decision from escalated_messages order by message_id")
+    assert found == [("first", "reopened", None), ("paid order", "open", None)]
+    ended = "select route from audit_events where actor = 'redrive adopt' and action = 'revoke_standing_discard'"
+    assert workshop.query(ended) == [("orders",), (None,)], "another route's ends when that one is taken in"
 
 
 def test_who_was_asked_already_at_the_time_of_the_backup_is_told_that_somebody_may_have_answered(

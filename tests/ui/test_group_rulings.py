@@ -77,6 +77,13 @@ class TestJoining:
             at=seeding.NOW - seeding.DAY,
         )
         assert "canary anew" not in text_of(shop.page("/rulings/new?route=orders&group=100&other=101"))
+        shop.change(
+            "insert into failure_issues (route, group_id, status, owner, status_at, written_by, written_at)"
+            " values ('orders', 101, 'resolved', 'ben <b>', :at, 'ana', :at)",
+            at=seeding.NOW,
+        )
+        preview = text_of(shop.page("/rulings/new?route=orders&group=100&other=101"))
+        assert "orders: group 101 is resolved , ben <b> has it. That stays with its old name" in preview
         shop.change("update breakers set stage = 'canary' where group_id = 101")
         assert rule(shop).json() == {"ruling": 1, "by": "Ana Kováč"}
         assert "waits for a run" in shop.page("/rulings")

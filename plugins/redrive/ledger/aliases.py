@@ -62,7 +62,7 @@ class Aliases:
         # What was merged into the later one goes with it, so that an alias never names an alias.
         theirs = self.members(later) - {later}
         self._parents[later] = self._roots[later] = older
-        self._follow(tx, theirs)
+        self._follow(tx, theirs, merged=True)
         record_event(tx, Action.MERGE_GROUPS, selection={"group": later, "into": older}, reason=reason)
 
     def add(self, tx: RunTransaction, made: int, root: int) -> None:
@@ -80,18 +80,25 @@ class Aliases:
         """An alias is called by its own name again, and with it what had been merged into it."""
         root, theirs = self.root(group_id), self.members(group_id) - {self.root(group_id), group_id}
         tx.execute(sql("delete from group_aliases where group_id = :group_id"), {"group_id": group_id})
+        tx.execute(sql("update failure_groups set parted_at = :now where group_id = :group_id"), {"group_id": group_id})
         del self._parents[group_id], self._roots[group_id]
         self._follow(tx, theirs)
         record_event(tx, Action.SPLIT_GROUPS, selection={"group": group_id, "from": root}, reason=reason)
 
-    def _follow(self, tx: RunTransaction, some: Iterable[int]) -> None:
+    def _follow(self, tx: RunTransaction, some: Iterable[int], *, merged: bool = False) -> None:
+        """These come under the name that their parents come under by now; where they were ``merged`` into one that they
+        had no part in before, it is since now."""
+        since = ", merged_at = :now" if merged else ""
         for group_id in some:
             root = group_id
             while root in self._parents:
                 root = self._parents[root]
             if self._roots.get(group_id) != root:
                 tx.execute(
-                    sql("update group_aliases set merged_into = :root, parent_id = :parent where group_id = :group_id"),
+                    sql(
+                        f"update group_aliases set merged_into = :root, parent_id = :parent{since}"
+                        " where group_id = :group_id"
+                    ),
                     {"root": root, "parent": self._parents[group_id], "group_id": group_id},
                 )
                 self._roots[group_id] = root

@@ -23,8 +23,9 @@ def adopt(context: Context, *, of_ledgers: Collection[str] = (), restored: bool 
 
     ``restored``: the ledger comes from a backup, so what it says waits to be sent or loaded is held for people too.
     Returns ``adopted`` files with their ``copies``, ``unfinished`` files (a writer died; nothing of them was settled),
-    ``unreadable`` ones, those ``of_other_ledgers`` that were left alone, and how many messages and copies are
-    ``doubted``. Raises :class:`~redrive.errors.UsageError` for a ledger of which there never was a file.
+    ``unreadable`` ones, those ``of_other_ledgers`` that were left alone, how many messages and copies are ``doubted``,
+    and how many standing decisions ended. Raises :class:`~redrive.errors.UsageError` for a ledger of which there never
+    was a file.
     """
     staging, now = context.staging, context.now()
     with context.ledger.read() as connection:
@@ -33,8 +34,9 @@ def adopt(context: Context, *, of_ledgers: Collection[str] = (), restored: bool 
         taken_in = {staging.ledger_of(path) for path in adopting.ever_adopted(connection)}
     _refuse_unknown(set(of_ledgers), {file.ledger_id for file in staging.batch_files()} | taken_in, own)
     found = {"adopted": 0, "copies": 0, "unfinished": 0, "unreadable": 0, "of_other_ledgers": 0, "doubted": 0}
+    found["standing_decisions_ended"] = 0
     if restored:
-        found["doubted"] = adopting.doubt_unsent(context.ledger, context.lease, now)
+        found |= adopting.doubt_unsent(context.ledger, context.lease, now)
     beyond = max((file.batch_id for file in staging.batch_files() if file.ledger_id in mine), default=0)
     for file in without_row(context.ledger, staging, context.name):
         if file.ledger_id not in mine:

@@ -14,6 +14,7 @@ from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move, record_event
 from redrive.ledger.predicates import ASKED, TO_ASK, UNDECIDED_REVIEW
+from redrive.ledger.review import standing
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Question, State
 from redrive.message import ROW_BITS
@@ -74,12 +75,13 @@ def hold_for_people(tx: RunTransaction, batch_ids: Sequence[int]) -> int:
     return moved
 
 
-def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
+def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> dict[str, int]:
     """The ledger was restored from a backup: of what it says waits to be sent, or is to be, people are to be asked;
     also of what is staged and not loaded yet, once it is.
 
     Who is asked already is told, because somebody may have answered since; decisions that were not carried out are
-    asked again. Returns how many messages and recorded copies it is about.
+    asked again, and standing ones, which somebody may have revoked since, are to be made again. Returns how many
+    messages and recorded copies are ``doubted``, and how many standing decisions are ``ended``.
     """
     doubted = 0
     with ledger.under(lease, now) as tx:
@@ -117,13 +119,14 @@ def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
             ),
             values,
         ).rowcount
+        ended = standing.end_all(tx, by="redrive adopt")
         record_event(
             tx,
             action=Action.DOUBT_BACKUP,
             count=doubted + asked_again,
             reason=OF_A_BACKUP,
         )
-    return doubted + asked_again
+    return {"doubted": doubted + asked_again, "standing_decisions_ended": ended}
 
 
 def _doubt_unloaded(tx: RunTransaction) -> int:

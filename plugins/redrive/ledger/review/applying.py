@@ -58,9 +58,14 @@ def decided(
     connection: Connection, route: str | None, *, approvals: int, after: int, limit: int, max_bytes: int = LARGEST_ID
 ) -> list[Decided]:
     """Decisions that wait to be applied, oldest first; those that lack the second person are left out. At most
-    ``limit``, and of edits so many that their originals have ``max_bytes`` (at least one)."""
+    ``limit``, and of edits so many that their originals have ``max_bytes`` (at least one).
+
+    One about a suspected copy waits until it is a message (:func:`redrive.ledger.drain.suspects.adopt`).
+    """
     which = (
         f"{_WAITING} and escalation_id > :after"
+        " and (messages.message_id is not null or not exists (select 1 from repeat_copies copies"
+        " where copies.copy_id = reviews.message_id and copies.kind = 'suspected'))"
         + (" and reviews.route = :route" if route else "")
         + (f" and {_APPROVED}" if approvals > 1 else "")
     )

@@ -7,7 +7,8 @@ They hold for all routes, runs and releases, since groups do, until they are tak
 
 A merge moves no message that is on its way: what has a group's id keeps it, and with it gate, counts and decisions.
 What comes from then on has the older group's name. Only questions that nobody has answered are asked under that name at
-once. Nobody gets past a canary by a merge: unless both gates were open, the one that stays begins a canary anew.
+once. Nobody gets past a canary by a merge: unless both gates were open, the one that stays begins a canary anew. Nor by
+a merge that is taken back: the group that has its own name again begins one, whatever its gate was when it lost it.
 """
 
 from collections import Counter
@@ -269,16 +270,16 @@ def objection(connection: Connection, one: Ruling, aliases: Aliases, now: dateti
             f"A group has one cause: group {ids[0]} is {causes[ids[0]]}, group {ids[1]} is {causes[ids[1]]}."
             " Give both the same by a rule of the route, then merge what comes of it."
         )
+    first, second = aliases.members(ids[0]), aliases.members(ids[1])
     stands = connection.execute(
-        sql(
-            f"select group_id from standing_decisions where group_id in ({named}) and revoked_at is null"
-            " and until_at > :now"
-        ),
-        {**values, "now": now},
-    ).scalar()
-    if stands is not None:
-        return f"A standing decision about group {stands} is about its words: revoke it first."
-    told_apart = in_force(connection).keeps_apart(aliases.members(ids[0]), aliases.members(ids[1]))
+        sql("select group_id from standing_decisions where revoked_at is null and until_at > :now order by group_id"),
+        {"now": now},
+    ).scalars()
+    # Whichever of their names it was made by: all that either of them is called by is joined.
+    about = next((group for group in stands if group in first | second), None)
+    if about is not None:
+        return f"A standing decision about group {about} is about its words: revoke it first."
+    told_apart = in_force(connection).keeps_apart(first, second)
     if told_apart is not None and set(told_apart) != set(ids):
         return f"Somebody said that groups {told_apart[0]} and {told_apart[1]} are two failures: take that back first."
     return None
@@ -366,11 +367,23 @@ group_id is not null and stage in ('ramp', 'open') and exists (
 """
 
 
+#: SQL over ``breakers``: gates that let through more than a canary, of groups that came under another's name since they
+#: began, and have their own again. Meanwhile the other's gate learnt what this one did not.
+_PARTED_SINCE = """
+group_id is not null and stage in ('ramp', 'open') and exists (
+    select 1 from failure_groups parted
+    where parted.group_id = breakers.group_id and parted.parted_at > breakers.began_at
+)
+"""
+
+
 def _begin_gates_anew(tx: RunTransaction) -> None:
     # As a canary that is allowed nothing yet: the plan allows it its first few.
-    breakers.begin_anew(
-        tx, Stage.CANARY, allowed=0, reason="A group was merged into it whose gate was not open.", which=_MERGED_SINCE
-    )
+    for reason, which in (
+        ("A group was merged into it whose gate was not open.", _MERGED_SINCE),
+        ("It has its own name again.", _PARTED_SINCE),
+    ):
+        breakers.begin_anew(tx, Stage.CANARY, allowed=0, reason=reason, which=which)
 
 
 #: SQL: the groups that people merged into others.
@@ -389,7 +402,9 @@ route = :route and {UNDECIDED_REVIEW} and group_id in ({_BY_PEOPLE}) and exists 
 """
 #: SQL: whether a gate or a question of the route has not followed a merge yet. No run waits for another for that.
 _TO_FOLLOW = f"""
-select exists ({_BY_PEOPLE}) and (
+select exists (select 1 from failure_groups where parted_at is not null) and exists (
+    select 1 from breakers where route = :route and {_PARTED_SINCE}
+) or exists ({_BY_PEOPLE}) and (
     exists (select 1 from breakers where route = :route and {_MERGED_SINCE})
     or exists (select 1 from escalated_messages where {_ASKED})
     or exists (select 1 from messages where route = :route and state = 'to_review' and group_id in ({_BY_PEOPLE}))

@@ -6,7 +6,7 @@ each of them: the same refusals, the same second person, the same canary, and a 
 
 No loop comes of it: a message is released by a standing decision at most once, and a canary that fails after the
 decision was made suspends it, until people make another one. It answers a failure, and no other question: whether to
-send what may have been sent already is asked of people, message by message.
+send what may have been sent already, or to let it be, is asked of people, message by message.
 """
 
 from datetime import datetime
@@ -96,11 +96,11 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
                     "update escalated_messages set decision = :decision, decided_by = :by, approved_by = :approved,"
                     " decided_at = :now, note = :note where escalation_id in (select escalation_id"
                     " from escalated_messages where route = :route and group_id = :group_id"
-                    " and status = 'open' and escalated_at >= :since and exists (select 1 from messages"
+                    f" and status = 'open' and question = '{Question.FAILURE}' and escalated_at >= :since"
+                    " and exists (select 1 from messages"
                     " where messages.message_id = escalated_messages.message_id and messages.state = 'escalated'"
                     + (
-                        f" and messages.releases = 0) and question = '{Question.FAILURE}'"
-                        " and not exists (select 1 from breakers gate"
+                        " and messages.releases = 0) and not exists (select 1 from breakers gate"
                         " where gate.route = :route and gate.group_id = :group_id and gate.stage = 'failed'"
                         " and gate.stage_at >= :since)"
                         if sends
@@ -170,6 +170,17 @@ def make(
                 values,
             ).scalar_one()
         )
+
+
+def end_all(tx: RunTransaction, *, by: str) -> int:
+    """Revoke all that hold on the route, those for every route with them; how many."""
+    return tx.execute(
+        sql(
+            "update standing_decisions set revoked_at = :now, revoked_by = :by where (route = :route or route is null)"
+            " and revoked_at is null and until_at > :now"
+        ),
+        {"by": by},
+    ).rowcount
 
 
 def end(ledger: Ledger, standing_id: int, *, by: str, now: datetime) -> bool:

@@ -18,6 +18,7 @@ failure_groups = Table(
     Column("first_seen_at", Instant, nullable=False),
     Column("last_seen_at", Instant, nullable=False),
     Column("first_route", sa.Text),  # whose words template and example are; null: not known, older than this column
+    Column("parted_at", Instant),  # when it last had its own name again, after it came under another group's
     sqlite_autoincrement=True,
 )
 

@@ -291,6 +291,7 @@ def upgrade() -> None:
         sa.Column("first_seen_at", Instant(), nullable=False),
         sa.Column("last_seen_at", Instant(), nullable=False),
         sa.Column("first_route", sa.Text(), nullable=True),
+        sa.Column("parted_at", Instant(), nullable=True),
         sa.PrimaryKeyConstraint("group_id", name=op.f("pk_failure_groups")),
         sa.UniqueConstraint("fingerprint", name=op.f("uq_failure_groups_fingerprint")),
         sqlite_autoincrement=True,
