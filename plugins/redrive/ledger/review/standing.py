@@ -177,7 +177,7 @@ def end_all(tx: RunTransaction, *, by: str) -> int:
     return tx.execute(
         sql(
             "update standing_decisions set revoked_at = :now, revoked_by = :by where (route = :route or route is null)"
-            " and revoked_at is null and until_at > :now"
+            " and until_at > :now and revoked_at is null"
         ),
         {"by": by},
     ).rowcount
