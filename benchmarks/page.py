@@ -92,8 +92,9 @@ SECTIONS: Final = (
         "growth",
         "A year of finished messages",
         "Runs of 20,000 new messages, every page and `status`, in turns on a ledger that holds the last two weeks and "
-        "on one that holds a year. A ratio is computing time after to before, of PostgreSQL with its server's: of a "
-        "stage that of three runs together, of a page the least of nine times.",
+        "on one that holds a year. A ratio is computing time after to before, of PostgreSQL with its server's but for "
+        "autovacuum, which comes when it likes and has its own line: of a stage that of three runs together, of a page "
+        "the least of nine times.",
         (("--messages", "5000000"), (*POSTGRESQL, "--messages", "5000000")),
     ),
     Section(
