@@ -1,13 +1,18 @@
 """Standing decisions: what people decided about a group also holds for what comes later, until it ends."""
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.exc import DatabaseError
 
-from tests.ledger.planting import Plant
+from redrive.ledger.engine import Ledger
+from redrive.ledger.review import issues, standing
+from tests import blank
+from tests.ledger.planting import NOW, Plant
 from tests.ledger.test_escalations import person, rows, typed
 from tests.ledger.test_restore import Lost
 from tests.stages.test_restored_ledger import adopt
@@ -249,3 +254,40 @@ def test_one_that_was_revoked_stays_so(plant: Plant) -> None:
         ("ana", "make_standing_discard"),
         ("ben", "revoke_standing_discard"),
     ]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("what", ["standing_decisions", "issue_comments"])
+def test_two_clicks_at_the_very_same_moment_say_it_once(postgres_database: str, what: str) -> None:
+    """On PostgreSQL: SQLite has one writer at a time anyway. The first one is not committed when the second begins."""
+    first, second = Ledger(postgres_database), Ledger(postgres_database)
+    blank.upgrade(first, NOW)
+    group = Plant(first).group()
+    written, go_on = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        written.set()
+        assert go_on.wait(60)
+
+    def say(ledger: Ledger) -> None:
+        if what == "issue_comments":
+            issues.comment(ledger, [("orders", group)], by="ana", now=NOW, text="asked billing")
+            return
+        until = NOW + timedelta(days=7)
+        standing.make(
+            ledger, route="orders", group_id=group, decision="discard", until=until, note="test data", by="ana", now=NOW
+        )
+
+    event.listen(first.engine, "commit", hold)
+    threads = [threading.Thread(target=say, args=(ledger,), daemon=True) for ledger in (first, second)]
+    threads[0].start()
+    assert written.wait(60)
+    threads[1].start()
+    threads[1].join(0.5)
+    go_on.set()
+    for one in threads:
+        one.join(60)
+    event.remove(first.engine, "commit", hold)
+    assert Plant(second).rows(f"select count(*) from {what}") == [(1,)]
+    for ledger in (first, second):
+        ledger.close()

@@ -141,3 +141,7 @@ class ActorTransaction(Transaction):
         self, dialect: Dialect, connection: Connection, now: datetime, *, actor: str, route: str | None
     ) -> None:
         super().__init__(dialect, connection, now, route=route, run_id=None, actor=actor)
+
+    def one_after_the_other(self) -> None:
+        """Until this ends, another such transaction of the same actor waits: a second click sees what the first did."""
+        self.dialect.in_turn(self.connection, self.actor)

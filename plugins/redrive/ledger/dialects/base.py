@@ -204,6 +204,11 @@ class Dialect(ABC):
         """The next row of ``table`` gets a greater ``column`` than ``last``, which counts up by itself."""
 
     @abstractmethod
+    def in_turn(self, connection: Connection, name: str) -> None:
+        """Until the transaction ends, whoever else asks for their turn by this ``name`` waits, and sees then what was
+        written meanwhile."""
+
+    @abstractmethod
     def begin_upgrade(self, connection: Connection) -> None:
         """Of two upgrades at once the second waits until the first is done; there is a schema to put tables in."""
 

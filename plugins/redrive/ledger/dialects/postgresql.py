@@ -32,6 +32,8 @@ IDLE = 1.0
 PATIENCE = timedelta(minutes=10)
 #: The same while the schema is upgraded, for which everybody else waits meanwhile.
 _UPGRADE_PATIENCE = "10s"
+#: The first key of locks for :meth:`PostgreSQL.in_turn`.
+_TURNS = 7239582
 #: Its codes for: a lock was not to be had in time, two waited for each other, somebody else was faster.
 _BUSY = ("55P03", "40P01", "40001")
 
@@ -245,6 +247,9 @@ class Postgresql(Dialect):
             sa.text("select count(nextval(cast(:counter as regclass))) from generate_series(1, :missing)"),
             {"counter": counter, "missing": max(0, last - given)},
         )
+
+    def in_turn(self, connection: Connection, name: str) -> None:
+        connection.execute(sa.text(f"select pg_advisory_xact_lock({_TURNS}, hashtext(:name))"), {"name": name})
 
     def begin_upgrade(self, connection: Connection) -> None:
         connection.exec_driver_sql("select pg_advisory_xact_lock(7239581)")

@@ -165,6 +165,9 @@ class Sqlite(Dialect):
             values,
         )
 
+    def in_turn(self, connection: Connection, name: str) -> None:
+        pass  # its one writer is us
+
     def begin_upgrade(self, connection: Connection) -> None:
         pass  # its one writer is us
 

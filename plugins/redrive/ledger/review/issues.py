@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.transactions import Transaction
+from redrive.ledger.transactions import ActorTransaction
 from redrive.lifecycle import IssueStatus
 
 #: What of an issue can be changed.
@@ -69,7 +69,8 @@ def comment(ledger: Ledger, failures: Iterable[tuple[str, int]], *, by: str, now
         return _comment(tx, sorted(set(failures)), text)
 
 
-def _comment(tx: Transaction, failures: Iterable[tuple[str, int]], text: str) -> int:
+def _comment(tx: ActorTransaction, failures: Iterable[tuple[str, int]], text: str) -> int:
+    tx.one_after_the_other()
     return sum(
         tx.execute(
             sql(

@@ -149,6 +149,7 @@ def make(
     """
     values = {"group_id": group_id, "decision": decision, "note": note, "until_at": until}
     with ledger.by(by, now, route=route) as tx:
+        tx.one_after_the_other()
         stands = tx.execute(
             sql(
                 "select standing_id from standing_decisions where standing_id = (select max(standing_id)"
