@@ -368,7 +368,7 @@ group_id is not null and stage in ('ramp', 'open') and exists (
 
 
 #: SQL over ``breakers``: gates that let through more than a canary, of groups that came under another's name since they
-#: began, and have their own again. Meanwhile the other's gate learnt what this one did not.
+#: began, and have their own again: people's words alone part them. Meanwhile the other's gate learnt what it didn't.
 _PARTED_SINCE = """
 group_id is not null and stage in ('ramp', 'open') and exists (
     select 1 from failure_groups parted
@@ -402,7 +402,7 @@ route = :route and {UNDECIDED_REVIEW} and group_id in ({_BY_PEOPLE}) and exists 
 """
 #: SQL: whether a gate or a question of the route has not followed a merge yet. No run waits for another for that.
 _TO_FOLLOW = f"""
-select exists (select 1 from failure_groups where parted_at is not null) and exists (
+select exists (select 1 from group_rulings where ruling = 'split' or revoked_at is not null) and exists (
     select 1 from breakers where route = :route and {_PARTED_SINCE}
 ) or exists ({_BY_PEOPLE}) and (
     exists (select 1 from breakers where route = :route and {_MERGED_SINCE})
