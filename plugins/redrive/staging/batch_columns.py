@@ -29,6 +29,8 @@ _PROPERTY = SCHEMA.field("properties").type.value_type
 #: What Arrow and Python say of a value that can't become one of a column.
 _NOT_CONVERTED = (pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 
+_NONE = type(None)
+
 
 def to_table(letters: list[DeadLetter], received: list[Micros], constants: dict[str, Any], first: int) -> pa.Table:
     """The copies as a table of :data:`SCHEMA`: ``first`` is the first one's row, ``constants`` are the batch's columns.
@@ -69,13 +71,13 @@ def _to_table(letters: list[DeadLetter], received: list[Micros], constants: dict
         tracking = read_tracking(c) if c else None
         redrive_ids.append(tracking.redrive_id if tracking else None)
         attempts.append(tracking.attempt if tracking else None)
-    if None in ids:
-        raise TypeError("an id that is None")  # the ledger has a text for each
+    if None in deliveries:
+        raise TypeError("a count that is None")  # the ledger has a number for each
     constant = [pa.repeat(pa.scalar(constants[name], SCHEMA.field(name).type), count) for name in SCHEMA.names[:5]]
     columns = [
         *constant,
         pa.array(range(first, first + count), pa.int32()),
-        _strings(ids),
+        _texts(ids),
         pa.array(bodies, pa.binary()),
         pa.array([body_hash(body) for body in bodies], pa.binary()),
         pa.array([len(body) for body in bodies], pa.int32()),
@@ -92,7 +94,7 @@ def _to_table(letters: list[DeadLetter], received: list[Micros], constants: dict
         _strings(reasons),
         _strings(descriptions),
         pa.array(redelivered, pa.bool_()),
-        _strings(redrive_ids),
+        pa.array(redrive_ids, pa.string()),
         pa.array(attempts, pa.int32()),
     ]
     return pa.table(columns, schema=SCHEMA)
@@ -114,10 +116,18 @@ def _one_by_one(
 
 
 def _strings(values: list[Any]) -> pa.Array:
-    try:
-        return pa.array(values, pa.string())
-    except UnicodeEncodeError:  # lone surrogates, from a broker that does not check its text
-        return pa.array([v if v is None else v.encode("utf-8", "replace").decode() for v in values], pa.string())
+    """Raises where a value is neither a text nor None, for Arrow takes bytes as well; or is a text that UTF-8 can't
+    hold: one with half of a surrogate pair, from a broker that does not check its text."""
+    for kind in set(map(type, values)):
+        if kind is not str and kind is not _NONE and not issubclass(kind, str):
+            raise TypeError(f"{kind.__name__} for a text")
+    return pa.array(values, pa.string())
+
+
+def _texts(values: list[Any]) -> pa.Array:
+    """As :func:`_strings`, where each has to be there."""
+    "".join(values)  # which takes texts only, in no time
+    return pa.array(values, pa.string())
 
 
 def _times(values: Sequence[Micros | None]) -> pa.Array:
@@ -135,12 +145,12 @@ def _header_column(rows: list[tuple[Header, ...]]) -> pa.Array:
         offsets.append(total)
     flat = [header for row in rows for header in row]
     values = [header[2] for header in flat]
-    texts = _strings([value if isinstance(value, str) else None for value in values])
+    texts = pa.array([value if isinstance(value, str) else None for value in values], pa.string())
     data = pa.array([value if isinstance(value, bytes) else None for value in values], pa.binary())
     if texts.null_count + data.null_count != len(values):
         raise TypeError("a header that is neither text nor bytes")  # its value would be lost
     struct = pa.StructArray.from_arrays(
-        [_strings([header[0] for header in flat]), _strings([header[1] for header in flat]), texts, data],
+        [_texts([header[0] for header in flat]), _texts([header[1] for header in flat]), texts, data],
         fields=list(_HEADER),
     )
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), struct)
@@ -151,10 +161,9 @@ def _property_column(rows: list[tuple[tuple[str, str], ...]]) -> pa.Array:
     for row in rows:
         total += len(row)
         offsets.append(total)
-    flat = [pair for row in rows for pair in row]
-    struct = pa.StructArray.from_arrays(
-        [_strings([pair[0] for pair in flat]), _strings([pair[1] for pair in flat])], fields=list(_PROPERTY)
-    )
+    names = [name for row in rows for name, _ in row]
+    values = [value for row in rows for _, value in row]
+    struct = pa.StructArray.from_arrays([_texts(names), _texts(values)], fields=list(_PROPERTY))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), struct)
 
 
@@ -229,7 +238,8 @@ def headers_of(column: pa.ChunkedArray) -> list[tuple[Header, ...]]:
 
 
 def _headers(struct: pa.StructArray) -> list[Header]:
-    names, types, texts, data = (struct.field(i).to_pylist() for i in range(4))
+    names, types = _named(struct.field(0)), _named(struct.field(1))
+    texts, data = struct.field(2).to_pylist(), struct.field(3).to_pylist()
     values = (
         texts
         if struct.field(3).null_count == len(struct)
@@ -239,7 +249,12 @@ def _headers(struct: pa.StructArray) -> list[Header]:
 
 
 def _properties(struct: pa.StructArray) -> list[tuple[str, str]]:
-    return list(zip(struct.field(0).to_pylist(), struct.field(1).to_pylist(), strict=True))
+    return list(zip(_named(struct.field(0)), _named(struct.field(1)), strict=True))
+
+
+def _named(column: pa.Array) -> list[str]:
+    """The texts, each of which is there: a file that was written before that was held may lack some."""
+    return list((pc.fill_null(column, "") if column.null_count else column).to_pylist())
 
 
 _LISTS: dict[str, Callable[[Any], list[Any]]] = {"headers": _headers, "properties": _properties}

@@ -7,11 +7,12 @@ from redrive.message import FIRST_MOMENT, LAST_MOMENT, DeadLetter, Header
 #: A property of a copy that could not be staged as it came: it names what was changed.
 CHANGED = "redrive-staged-without"
 _MOST_DELIVERIES = 2**31 - 1
+_RAW = bytes | bytearray | memoryview
 
 
 def as_far_as_possible(letter: DeadLetter) -> DeadLetter:
     """The copy with every value in a form that can be staged: the body byte for byte, numbers and times within their
-    bounds, texts as texts; what had to be changed is named in a property."""
+    bounds, texts as texts that UTF-8 can hold; what had to be changed is named in a property."""
     changed: list[str] = []
 
     def kept(name: str, before: Any, after: Any) -> Any:
@@ -20,7 +21,7 @@ def as_far_as_possible(letter: DeadLetter) -> DeadLetter:
         return after
 
     def text(name: str, value: Any) -> Any:
-        return kept(name, value, value if value is None or isinstance(value, str) else _text(value))
+        return kept(name, value, None if value is None else _text(value))
 
     def moment(name: str) -> Any:
         value = getattr(letter, name)
@@ -28,7 +29,7 @@ def as_far_as_possible(letter: DeadLetter) -> DeadLetter:
         return kept(name, value, value if fits else None)
 
     headers = [
-        Header(_text(name), _text(kind), value if isinstance(value, str | bytes) else _text(value))
+        Header(_text(name), _text(kind), _bytes(value) if isinstance(value, _RAW) else _text(value))
         for name, kind, value in _each(letter.headers, 3)
     ]
     if tuple(headers) != letter.headers:
@@ -52,7 +53,8 @@ def as_far_as_possible(letter: DeadLetter) -> DeadLetter:
         description=text("description", letter.description),
         redelivered=kept("redelivered", letter.redelivered, bool(letter.redelivered)),
     )
-    return whole._replace(properties=(*properties, (CHANGED, ", ".join(dict.fromkeys(changed)))))
+    named = ((CHANGED, ", ".join(dict.fromkeys(changed))),) if changed else ()
+    return whole._replace(properties=(*properties, *named))
 
 
 def _each(values: Any, width: int) -> list[tuple[Any, ...]]:
@@ -65,12 +67,13 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     try:
-        return "" if value is None else str(value)
+        text = "" if value is None else str(value)
     except Exception:  # whatever an object from outside says of itself
-        return f"<{type(value).__name__}>"
+        text = f"<{type(value).__name__}>"
+    return str.encode(text, "utf-8", "replace").decode("utf-8")
 
 
 def _bytes(value: Any) -> bytes:
-    if isinstance(value, bytearray | memoryview):
+    if isinstance(value, _RAW):
         return bytes(value)
-    return _text(value).encode("utf-8", "surrogatepass")
+    return (value if isinstance(value, str) else _text(value)).encode("utf-8", "surrogatepass")
