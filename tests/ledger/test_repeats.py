@@ -1,14 +1,23 @@
 """Second stagings where the broker gives no identity: proved as a whole, suspected in part, never guessed."""
 
+import random
+import sys
+import tracemalloc
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from redrive.ledger import leases
 from redrive.ledger.drain import loading
-from redrive.ledger.drain.repeats import Copy, Evidence, Repeat, StagedBatch, decide, doubtful, let_go
-from redrive.message import Tracking, batch_and_row, body_hash, message_id_of
-from tests.ledger.planting import Plant
+from redrive.ledger.drain.repeats import Copy, Evidence, Repeat, StagedBatch, decide, doubtful, known, let_go
+from redrive.ledger.engine import Ledger
+from redrive.message import Tracking, batch_and_row, body_hash, index_key, message_id_of
+from tests import blank, query_plans
+from tests.ledger.planting import NOW, Plant
+from tests.probe import numbers
 
 DIED = datetime(2026, 11, 21, 8, 41, 22, tzinfo=UTC)
 
@@ -261,3 +270,213 @@ def test_a_message_made_of_another_with_its_headers_is_not_new_when_it_may_have_
 
     assert (loaded.new, loaded.suspected, loaded.returned) == (0, 1, 1)
     assert plant.rows("select message_id from repeat_copies where kind = 'suspected'") == [(copy.message_id,)]
+
+
+def by_the_rules(
+    staged: Sequence[StagedBatch], loaded: Mapping[Evidence, int], gone: Collection[int]
+) -> dict[int, Repeat]:
+    """What :func:`decide` finds, as its rules say it: each copy is held against each other one."""
+    in_order = sorted(staged)
+    again = [copy for batch in in_order if batch.waiting for copy in batch.copies if copy.redelivered]
+    found: dict[int, Repeat] = {}
+
+    def may_repeat(copy: Copy, first: Copy) -> bool:
+        return (
+            (copy.evidence, copy.tracking) == (first.evidence, first.tracking)
+            and copy.copy_id >> 20 != first.copy_id >> 20
+            and (not first.redelivered or first.copy_id < copy.copy_id)
+        )
+
+    def root(first: Copy) -> int:
+        return found[first.copy_id].first if first.copy_id in found else first.copy_id
+
+    for batch in in_order:
+        taken: dict[int, tuple[Copy, Copy]] = {}
+        for first in batch.copies if batch.in_doubt else ():
+            for copy in again:
+                if copy.copy_id not in found and copy.copy_id not in taken and may_repeat(copy, first):
+                    taken[copy.copy_id] = (copy, first)
+                    break
+        named = any(copy.evidence.message_id for copy in batch.copies)
+        dead = {copy.evidence for copy in batch.copies if copy.evidence.dead_lettered_at}
+        if len(taken) == len(batch.copies) and (named or len(dead) > 1):
+            for copy, first in taken.values():
+                unsure = copy.tracking is None and copy.evidence.dead_lettered_at is None and first.copy_id in gone
+                found[copy.copy_id] = Repeat("suspected" if unsure else "duplicate", root(first))
+    suspected: dict[int, Repeat] = {}
+    resembled = [
+        (one, batch.in_doubt) for batch in in_order for one in batch.copies if batch.in_doubt or one.evidence.message_id
+    ]
+    for copy in again:
+        if copy.copy_id in found:
+            continue
+        first, doubt = next((pair for pair in resembled if may_repeat(copy, pair[0])), (None, False))
+        if copy.tracking is not None:
+            if first is not None and doubt:
+                suspected[copy.copy_id] = Repeat("twin", root(first))
+        elif first is not None:
+            suspected[copy.copy_id] = Repeat("suspected", root(first))
+        elif copy.evidence in loaded:
+            suspected[copy.copy_id] = Repeat("suspected", loaded[copy.evidence])
+    return found | suspected
+
+
+def history(chance: random.Random) -> list[StagedBatch]:
+    """A few batches of copies that are hardly told apart, some of which hold what is in an earlier one."""
+    ids, times = chance.choice([[""], ["", "m"], ["m", "n"]]), chance.choice([[None], [DIED], [None, DIED]])
+    marks = chance.choice([[None], [None, OURS], [None, OURS, OURS._replace(attempt=2)]])
+    bodies, delivered, doubt = chance.randint(1, 3), chance.random(), chance.random()
+    made: list[StagedBatch] = []
+    for batch_id in chance.sample(range(1, 9), chance.randint(2, 5)):
+        again, copies = delivered, [
+            (Evidence("orders-dlq", chance.choice(ids), None, chance.choice(times), bytes([chance.randrange(bodies)])),
+             chance.choice(marks))
+            for _ in range(chance.randint(1, 6))
+        ]  # fmt: skip
+        if made and chance.random() < 0.5:
+            again, copies = 0.9, [(copy.evidence, copy.tracking) for copy in chance.choice(made).copies]
+            chance.shuffle(copies)
+            copies = copies[: chance.choice([len(copies), len(copies), max(1, len(copies) - 1)])]
+        staged = [
+            Copy(message_id_of(batch_id, row), told, chance.random() < again, tracking)
+            for row, (told, tracking) in enumerate(copies)
+        ]
+        made.append(StagedBatch(batch_id, chance.random() < doubt, chance.random() < 0.8, staged))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_copy_is_what_the_rules_say_of_it(seed: int) -> None:
+    chance = random.Random(seed)
+    roles_found = set()
+    for number in range(1_500):
+        staged = history(chance)
+        copies = [copy for batch in staged for copy in batch.copies]
+        loaded = {copy.evidence: number for copy in chance.sample(copies, len(copies) // 3)}
+        gone = {copy.copy_id for copy in chance.sample(copies, len(copies) // 4)}
+        found = decide(staged, loaded, gone)
+        assert found == by_the_rules(staged, loaded, gone), (number, staged, loaded, gone)
+        roles_found |= {repeat.role for repeat in found.values()}
+    assert roles_found == {"duplicate", "suspected", "twin"}
+
+
+def calls(what: Callable[[], Any]) -> int:
+    """How many functions are called meanwhile: the same at every time and on every machine, unlike seconds."""
+    count = 0
+
+    def note(_frame: object, event: str, _what: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        what()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def alike(count: int, *, named: bool, batches: int, doubt: Collection[int], died: datetime | None) -> list[StagedBatch]:
+    """So many equal copies, and one other, in each of so many batches that wait; all were delivered before."""
+    bodies = [*["event"] * (count // batches), "other"]
+    return [
+        batch(batch_id, *bodies, again=True, doubt=batch_id in doubt, named=named, died=died)
+        for batch_id in range(1, batches + 1)
+    ]
+
+
+@pytest.mark.parametrize("died", [None, DIED])
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(
+    ("batches", "doubt"), [(1, ()), (1, (1,)), (2, (1,)), (2, (1, 2)), (3, (1, 2)), (0, range(1, 1_000))]
+)
+def test_equal_copies_take_no_longer_the_more_they_are(
+    batches: int, doubt: Collection[int], named: bool, died: datetime | None
+) -> None:
+    """Two batches of 5,000 took half a minute, and a lease is for fifteen."""
+    work = []
+    for count in (200, 800):
+        staged = alike(count, named=named, batches=batches or count // 4, doubt=doubt, died=died)
+        work.append(calls(lambda staged=staged: decide(staged, {})))  # type: ignore[misc]
+    assert work[1] < 6 * work[0]
+
+
+def test_known_is_what_was_loaded_with_all_that_tells_copies_apart(plant: Plant) -> None:
+    long = "i" * 600  # its index key is another text
+    told = evidence("a", message_id="m")
+    others = [
+        told._replace(message_id=long),
+        told._replace(enqueued_at=None),
+        told._replace(enqueued_at=DIED + timedelta(microseconds=1)),
+        told._replace(body_hash=body_hash(b"b")),
+        told._replace(source="orders-retry"),
+    ]
+    first = plant.batch(7)
+    at = plant.ledger.dialect.stored
+    copies = [
+        plant.copy(
+            first, row, broker_message_id=index_key(one.message_id), enqueued_at=at(one.enqueued_at),
+            body_hash=one.body_hash, source=one.source,
+        )
+        for row, one in enumerate([told, told, *others])
+    ]  # fmt: skip
+    loading.load(plant.ledger, plant.lease, [first], copies, plant.now, repeats={})
+    ids = [copy.message_id for copy in copies]
+
+    assert known(plant.ledger, "orders", [told]) == {told: ids[1]}, "the latest of several"
+    assert known(plant.ledger, "orders", [told, *others]) == dict(zip([told, *others], ids[1:], strict=True))
+    for stranger in (
+        told._replace(message_id=""),
+        told._replace(message_id="n"),
+        told._replace(body_hash=body_hash(b"c")),
+        told._replace(source="another"),
+        told._replace(enqueued_at=DIED - timedelta(microseconds=1)),
+        # Each of it was loaded, and nothing with all of it.
+        told._replace(message_id=long, body_hash=body_hash(b"b")),
+        told._replace(enqueued_at=None, body_hash=body_hash(b"b")),
+    ):
+        assert known(plant.ledger, "orders", [stranger]) == {}
+    assert known(plant.ledger, "payments", [told]) == {}
+
+
+def _with_one_id(path: Path, count: int) -> Ledger:
+    """A ledger in which so many messages have one publisher's id, and as many another each."""
+    ledger = Ledger(f"sqlite:///{path}")
+    blank.upgrade(ledger, NOW)
+    for first, name in ((0, "'event'"), (count, "'id ' || n")):
+        Plant(ledger).change(
+            "insert into messages (message_id, redrive_id, route, source, kind, broker_message_id, body_hash,"
+            f" body_bytes, copy_id, state, changed_at) {numbers(count)} select {first} + n, {first} + n, 'orders',"
+            f" 'orders-dlq', 'dead_letter', {name}, cast(printf('%016d', n) as blob), 9, {first} + n, 'escalated',"
+            " '2025-09-02' from n"
+        )
+    return ledger
+
+
+def test_what_was_loaded_is_found_however_many_messages_have_the_same_id(tmp_path: Path) -> None:
+    """A hundred thousand took three seconds and 54 MB, for one copy that came again."""
+    work, memory = {}, {}
+    for count in (500, 4_000):
+        ledger = _with_one_id(tmp_path / f"{count}.db", count)
+        for asked in (1, 400):
+            wanted = [Evidence("orders-dlq", "event", None, None, b"%016d" % n) for n in range(1, asked + 1)]
+            known(ledger, "orders", wanted)  # what SQLAlchemy keeps of a statement
+            tracemalloc.start()
+            with query_plans.counted() as counted:
+                assert len(known(ledger, "orders", wanted)) == asked
+            memory[count, asked] = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            work[count, asked] = counted.hundreds
+        ledger.close()
+    assert memory[4_000, 1] < memory[500, 1] + 100_000
+    assert work[4_000, 1] < 12 * work[500, 1] + 100
+    assert work[4_000, 400] < 3 * work[4_000, 1]
+
+
+def test_of_messages_with_other_ids_none_is_looked_at(tmp_path: Path) -> None:
+    ledger = _with_one_id(tmp_path / "ledger.db", 4_000)
+    with query_plans.counted() as counted:
+        assert known(ledger, "orders", [Evidence("orders-dlq", "id 7", None, None, b"%016d" % 7)])
+    ledger.close()
+    assert counted.hundreds < 100

@@ -14,9 +14,10 @@ The doubt about a batch ends once its source was drained to the end after its le
 come.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
@@ -100,22 +101,35 @@ def decide(
     staged: Iterable[StagedBatch], known: Mapping[Evidence, int], gone: Collection[int] = frozenset()
 ) -> dict[int, Repeat]:
     """Which of the waiting copies repeat an earlier one; ``known`` are copies that were loaded before, ``gone`` those
-    that were :func:`let_go` since."""
+    that were :func:`let_go` since.
+
+    It looks at each copy a few times, however many are equal.
+    """
     in_order = sorted(staged, key=lambda batch: batch.batch_id)
-    again: dict[Evidence, list[Copy]] = defaultdict(list)
+    again: dict[_Alike, list[Copy]] = defaultdict(list)
     for batch in in_order:
         for copy in batch.copies if batch.waiting else ():
             if copy.redelivered:
-                again[copy.evidence].append(copy)
+                again[_alike(copy)].append(copy)
+    lines = {alike: _Line(copies) for alike, copies in again.items()}
     found: dict[int, Repeat] = {}
     for batch in in_order:
         if batch.in_doubt:
-            pairs = _came_back_whole(batch, again, found)
+            pairs = _came_back_whole(batch, lines)
             for copy, first in pairs:
                 may_be_back = _says_nothing(copy) and first.copy_id in gone
                 found[copy.copy_id] = Repeat("suspected" if may_be_back else "duplicate", _root(found, first))
     found.update(_suspected(in_order, again, found, known))
     return found
+
+
+#: What copies have in common of which one may repeat another: what carries the id of a send of ours repeats no other
+#: send, and not what it was before any.
+_Alike = tuple[Evidence, Tracking | None]
+
+
+def _alike(copy: Copy) -> _Alike:
+    return copy.evidence, copy.tracking
 
 
 def _says_nothing(copy: Copy) -> bool:
@@ -124,9 +138,86 @@ def _says_nothing(copy: Copy) -> bool:
     return copy.tracking is None and copy.evidence.dead_lettered_at is None
 
 
+class _Line:
+    """Copies that are alike and came again, in the order of their batches; each is taken once, the first first."""
+
+    def __init__(self, copies: Sequence[Copy]) -> None:
+        self.copies = copies
+        self._batches = [_batch(copy) for copy in copies]
+        #: Where to look on from each place: itself while it is free, and what was found beyond it once it is taken.
+        self._onward = list(range(len(copies) + 1))
+
+    def around(self, batch_id: int) -> "_Around":
+        """For a batch that may have come back: its own copies repeat none of it."""
+        return _Around(self, bisect_left(self._batches, batch_id), bisect_right(self._batches, batch_id))
+
+    def free(self, place: int) -> int:
+        """The first place from this one on that nobody took; behind the last where there is none."""
+        onward = self._onward
+        while onward[place] != place:
+            onward[place] = place = onward[onward[place]]
+        return place
+
+    def take(self, place: int) -> None:
+        self._onward[place] = place + 1
+
+
+class _Around:
+    """What of a line stands before a batch and behind it, taken for the time being."""
+
+    def __init__(self, line: _Line, own: int, behind: int) -> None:
+        self._line, self._own = line, own
+        self._earlier, self._later = line.free(0), line.free(behind)
+        self._taken: list[int] = []
+
+    def next(self, first: Copy) -> Copy | None:
+        """The first that may repeat ``first``: of two that were both delivered before, the later staged repeats."""
+        if not first.redelivered and self._earlier < self._own:
+            place = self._earlier
+            self._earlier = self._line.free(place + 1)
+        else:
+            place = self._later
+            if place == len(self._line.copies):
+                return None
+            self._later = self._line.free(place + 1)
+        self._taken.append(place)
+        return self._line.copies[place]
+
+    def keep(self) -> None:
+        for place in self._taken:
+            self._line.take(place)
+
+
+class _Firsts:
+    """Copies that are alike, of which one may be the first staging of another that came again."""
+
+    def __init__(self) -> None:
+        self._earliest: Copy | None = None
+        # Of each batch the first that was never delivered before: one of a later batch may repeat nothing else.
+        self._fresh: list[Copy] = []
+        self._fresh_batches: list[int] = []
+
+    def add(self, copy: Copy) -> None:
+        """They come in the order of their batches."""
+        batch_id = _batch(copy)
+        if self._earliest is None:
+            self._earliest = copy
+        if not copy.redelivered and self._fresh_batches[-1:] != [batch_id]:
+            self._fresh.append(copy)
+            self._fresh_batches.append(batch_id)
+
+    def of(self, copy: Copy) -> Copy | None:
+        """The first that ``copy`` may repeat: of an earlier batch any, of a later one what was never delivered."""
+        batch_id = _batch(copy)
+        if self._earliest is not None and _batch(self._earliest) < batch_id:
+            return self._earliest
+        place = bisect_right(self._fresh_batches, batch_id)
+        return self._fresh[place] if place < len(self._fresh) else None
+
+
 def _suspected(
     in_order: Sequence[StagedBatch],
-    again: Mapping[Evidence, Sequence[Copy]],
+    again: Mapping[_Alike, Sequence[Copy]],
     found: Mapping[int, Repeat],
     known: Mapping[Evidence, int],
 ) -> dict[int, Repeat]:
@@ -135,20 +226,21 @@ def _suspected(
     What carries the id of a send of ours and resembles a copy of a batch in doubt that carries it too is a *twin*: if
     it is a return, its id says more; if it was made of a message, with the headers copied, nothing else does.
     """
-    firsts: dict[Evidence, list[Copy]] = defaultdict(list)
+    firsts: dict[_Alike, _Firsts] = defaultdict(_Firsts)
     for batch in in_order:
         for copy in batch.copies:
             if batch.in_doubt or copy.evidence.message_id:
-                firsts[copy.evidence].append(copy)
+                firsts[_alike(copy)].add(copy)
     in_doubt = {batch.batch_id for batch in in_order if batch.in_doubt}
     suspected: dict[int, Repeat] = {}
-    for evidence, copies in again.items():
+    for alike, copies in again.items():
+        evidence, _ = alike
         for copy in copies:
             if copy.copy_id in found:
                 continue
-            first = next((one for one in firsts[evidence] if _may_repeat(copy, one)), None)
+            first = firsts[alike].of(copy)
             if copy.tracking is not None:
-                if first is not None and batch_and_row(first.copy_id)[0] in in_doubt:
+                if first is not None and _batch(first) in in_doubt:
                     suspected[copy.copy_id] = Repeat("twin", _root(found, first))
             elif first is not None:
                 suspected[copy.copy_id] = Repeat("suspected", _root(found, first))
@@ -157,68 +249,88 @@ def _suspected(
     return suspected
 
 
-def _came_back_whole(
-    batch: StagedBatch, again: Mapping[Evidence, Sequence[Copy]], found: Mapping[int, Repeat]
-) -> list[tuple[Copy, Copy]]:
-    """(copy, its first staging) for every copy of the batch, or nothing where that is not proved."""
+def _came_back_whole(batch: StagedBatch, lines: Mapping[_Alike, _Line]) -> list[tuple[Copy, Copy]]:
+    """(copy, its first staging) for every copy of the batch, which are taken; or nothing where that is not proved."""
     own: dict[Evidence, list[Copy]] = defaultdict(list)
     for copy in batch.copies:
         own[copy.evidence].append(copy)
-    pairs: list[tuple[Copy, Copy]] = []
-    for evidence, firsts in own.items():
-        free = [copy for copy in again.get(evidence, ()) if copy.copy_id not in found]
-        for first in firsts:
-            second = next((copy for copy in free if _may_repeat(copy, first)), None)
-            if second is None:
-                return []
-            free.remove(second)
-            pairs.append((second, first))
     # Bodies alone prove nothing: the same few words are sent again and again.
     telling = [e for e in own if e.message_id or e.dead_lettered_at is not None]
-    proved = any(e.message_id for e in telling) or len(telling) > 1
-    return pairs if proved else []
+    if not any(e.message_id for e in telling) and len(telling) < 2:
+        return []
+    pairs: list[tuple[Copy, Copy]] = []
+    around: dict[_Alike, _Around] = {}
+    for firsts in own.values():
+        for first in firsts:
+            alike = _alike(first)
+            if alike not in lines:
+                return []
+            if alike not in around:
+                around[alike] = lines[alike].around(batch.batch_id)
+            second = around[alike].next(first)
+            if second is None:
+                return []
+            pairs.append((second, first))
+    for one in around.values():
+        one.keep()
+    return pairs
 
 
-def _may_repeat(copy: Copy, first: Copy) -> bool:
-    """A copy repeats one of another batch; of two that were both delivered before, the later staged repeats. What
-    carries the id of a send of ours repeats no other send, and not what it was before any."""
-    if copy.tracking != first.tracking:
-        return False
-    if batch_and_row(copy.copy_id)[0] == batch_and_row(first.copy_id)[0]:
-        return False
-    return not first.redelivered or first.copy_id < copy.copy_id
+def _batch(copy: Copy) -> int:
+    return batch_and_row(copy.copy_id)[0]
 
 
 def _root(found: Mapping[int, Repeat], copy: Copy) -> int:
     return found[copy.copy_id].first if copy.copy_id in found else copy.copy_id
 
 
+#: No message was enqueued then: it stands for a time that is not known, since null is equal to nothing.
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def known(ledger: Ledger, route: str, wanted: Iterable[Evidence]) -> dict[Evidence, int]:
-    """Of these, those that a loaded copy has: evidence with the publisher's id -> message."""
+    """Of these, those that a loaded copy has: evidence with the publisher's id -> message, the latest of several.
+
+    The database looks at every message with one of the ids, for a producer may give all the same; what it hands out
+    is bounded by what is asked.
+    """
     asked = {evidence for evidence in wanted if evidence.message_id}
     if not asked:
         return {}
+    dialect = ledger.dialect
+    never = dialect.stored(_NEVER)
+    enqueued = {evidence: dialect.stored(evidence.enqueued_at) for evidence in asked}
+    copies = {(evidence.source, enqueued[evidence] or never, evidence.body_hash) for evidence in asked}
     with ledger.write() as connection:  # a temporary table counts as writing
-        ledger.dialect.temporary(connection, "asked", "message_id text")
-        ledger.dialect.bulk(
-            connection, "asked", ("message_id",), [(one,) for one in {index_key(e.message_id) for e in asked}]
+        dialect.temporary(connection, "asked", "message_id text")
+        dialect.bulk(connection, "asked", ("message_id",), [(one,) for one in {index_key(e.message_id) for e in asked}])
+        dialect.temporary(
+            connection,
+            "asked_copies",
+            "source text, enqueued_at instant, body_hash blob, primary key (source, enqueued_at, body_hash)",
         )
+        dialect.bulk(connection, "asked_copies", ("source", "enqueued_at", "body_hash"), copies)
+        dialect.look_at_temporary(connection, "asked_copies")
+        # It goes to the messages by the id alone, to each once; by all together it might for each copy with that id.
         rows = connection.execute(
             sql(
-                "select m.source, m.broker_message_id, m.first_enqueued_at, m.body_hash, m.message_id"
-                " from asked inner join messages m on m.broker_message_id = asked.message_id where m.route = :route"
+                "select m.source, m.broker_message_id, m.first_enqueued_at, m.body_hash, max(m.message_id)"
+                " from messages m"
+                f" where {dialect.few('m.broker_message_id', 'select message_id from asked')}"
+                " and m.broker_message_id <> '' and m.route || '' = :route"
+                " and (m.source, coalesce(m.first_enqueued_at, :never), m.body_hash)"
+                " in (select source, enqueued_at, body_hash from asked_copies)"
+                " group by m.source, m.broker_message_id, m.first_enqueued_at, m.body_hash"
             ),
-            {"route": route},
+            {"route": route, "never": never},
         ).all()
     seen: dict[tuple[Any, ...], int] = {}
-    for row in rows:
-        seen[
-            row.source, row.broker_message_id, ledger.dialect.comparable(row.first_enqueued_at), bytes(row.body_hash)
-        ] = row[4]
+    for source, message_id, at, body, latest in rows:
+        seen[source, message_id, dialect.comparable(at), bytes(body)] = latest
     found = {}
     for evidence in asked:
-        enqueued = ledger.dialect.stored(evidence.enqueued_at)
-        key = (evidence.source, index_key(evidence.message_id), ledger.dialect.comparable(enqueued), evidence.body_hash)
+        at = dialect.comparable(enqueued[evidence])
+        key = (evidence.source, index_key(evidence.message_id), at, evidence.body_hash)
         if key in seen:
             found[evidence] = seen[key]
     return found
