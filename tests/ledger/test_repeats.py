@@ -12,7 +12,17 @@ import pytest
 
 from redrive.ledger import leases
 from redrive.ledger.drain import loading
-from redrive.ledger.drain.repeats import Copy, Evidence, Repeat, StagedBatch, decide, doubtful, known, let_go
+from redrive.ledger.drain.repeats import (
+    Copy,
+    Evidence,
+    Repeat,
+    StagedBatch,
+    decide,
+    doubtful,
+    known,
+    lately_settled,
+    let_go,
+)
 from redrive.ledger.engine import Ledger
 from redrive.message import Tracking, batch_and_row, body_hash, index_key, message_id_of
 from tests import blank, query_plans
@@ -51,9 +61,51 @@ def batch(
     return StagedBatch(batch_id, doubt, waiting, copies)
 
 
+def lately(one: StagedBatch) -> StagedBatch:
+    """It was loaded before, and is settled as far as the broker said."""
+    return one._replace(lately=True, waiting=False)
+
+
 def roles(*batches: StagedBatch, known: dict[Evidence, int] | None = None) -> dict[tuple[int, int], str]:
     """(batch, row) -> role."""
     return {(copy >> 20, copy & 0xFFFFF): repeat.role for copy, repeat in decide(batches, known or {}).items()}
+
+
+def test_what_was_settled_lately_and_looks_the_same_is_suspected_and_never_taken_for_a_duplicate() -> None:
+    """A node that died may have forgotten the acks; or a publisher sends the same twice, and somebody peeked."""
+    settled = lately(batch(1, "a", "b", again=False))
+    assert roles(settled, batch(2, "a", "b", again=True)) == {(2, 0): "suspected", (2, 1): "suspected"}
+    assert roles(settled, batch(2, "c", "b", again=True)) == {(2, 1): "suspected"}
+    assert roles(settled, batch(2, "a", "b", again=False)) == {}, "it was never delivered before"
+    assert roles(settled, batch(2, "a", "b", again=True, died=DIED + timedelta(seconds=1))) == {}
+    assert roles(lately(batch(1, "a", again=False, died=None)), batch(2, "a", again=True, died=None)) == {}, (
+        "a body alone"
+    )
+    ours = batch(2, "a", again=True, tracking=OURS)
+    assert roles(lately(batch(1, "a", again=False, tracking=OURS)), ours) == {}, "its id says more"
+
+
+def test_a_batch_is_lately_settled_until_its_queue_was_drained_to_the_end_after_its_leases(plant: Plant) -> None:
+    batch_id = plant.batch(2)
+    at = plant.ledger.dialect.stored(NOW)
+    plant.change(
+        "update staging_batches set state = 'settled', copies = 2, settled_copies = 2, settled_at = :at", at=at
+    )
+
+    def found(hours: float = 1) -> list[int]:
+        now = NOW + timedelta(hours=hours)
+        with plant.ledger.read() as connection:
+            return list(lately_settled(plant.ledger, connection, "orders", leased_for=timedelta(minutes=5), now=now))
+
+    assert (found(), found(23), found(25)) == ([batch_id], [batch_id], [])
+    drained = (
+        "insert into source_state (route, source, drained_to) select route, source, :to from staging_batches where true"
+        " on conflict (route, source) do update set drained_to = excluded.drained_to"
+    )
+    plant.change(drained, to=plant.ledger.dialect.stored(NOW + timedelta(minutes=5)))
+    assert found() == [batch_id], "within its leases"
+    plant.change(drained, to=plant.ledger.dialect.stored(NOW + timedelta(minutes=6)))
+    assert found() == []
 
 
 def test_a_batch_that_came_back_whole_was_staged_twice() -> None:

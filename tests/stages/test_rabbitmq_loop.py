@@ -13,7 +13,7 @@ import pika
 import pytest
 from typer.testing import CliRunner
 
-from redrive.brokers.base import ConsumerStats
+from redrive.brokers.base import ConsumerStats, Settled
 from redrive.brokers.rabbitmq.adapter import RabbitMQ
 from redrive.brokers.rabbitmq.confirms import Sender, Window
 from redrive.cli.app import app
@@ -491,6 +491,23 @@ def test_a_batch_that_was_acked_before_the_crash_is_not_missed(
 
     assert (report["drained"], report["new"], report["duplicates"], report["suspected"]) == (1, 4, 0, 0)
     assert workshop.work() == ["a", "b", "c", "d"]
+    assert workshop.audit() == []
+
+
+def test_acks_that_no_leader_kept_make_no_second_messages(
+    workshop: RabbitWorkshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node answered what came behind them, and died before a quorum had them: it gives out again what's settled."""
+    workshop.fail("a", "b", "c", named=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(workshop.broker, "settle", lambda _, receipts: Settled(len(receipts), ()))
+        assert workshop.cycle()["new"] == 3
+    workshop.restarted_process()
+    assert eventually(lambda: workshop.depth(workshop.dlq) == 3), "they are given back"
+    report = workshop.cycle()
+
+    assert (report["drained"], report["new"], report["duplicates"], report["suspected"]) == (3, 0, 0, 3)
+    assert workshop.work() == ["a", "b", "c"], "each once"
     assert workshop.audit() == []
 
 

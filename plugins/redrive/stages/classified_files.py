@@ -328,7 +328,7 @@ def repeated(context: Context, waiting: Sequence[Batch]) -> dict[int, Repeat]:
     """Which waiting copies were staged before, for a broker that gives them no identity.
 
     In memory are the copies of batches in doubt, those that were delivered before, and those with the body of such a
-    one: no other can be a repeat or have one, and a backlog may be long.
+    one, also in batches that were settled lately: no other can be a repeat or have one, and a backlog may be long.
     """
     evidence, redelivered = context.staging.evidence, context.staging.redelivered
     again = [one for batch in waiting if (one := _unless_damaged(context, redelivered, batch.uri)) is not None]
@@ -336,12 +336,13 @@ def repeated(context: Context, waiting: Sequence[Batch]) -> dict[int, Repeat]:
         return {}  # what was never delivered before was never staged before
     bodies = pa.chunked_array([chunk for one in again for chunk in one.chunks]).unique()
     with context.ledger.read() as connection:
-        doubtful = repeats.doubtful(context.ledger, connection, context.name, leased_for=context.route.drain.lease)
+        leased_for, now = context.route.drain.lease, context.now()
+        doubtful = repeats.doubtful(context.ledger, connection, context.name, leased_for=leased_for)
+        settled = repeats.lately_settled(context.ledger, connection, context.name, leased_for=leased_for, now=now)
         gone = repeats.let_go(connection, doubtful)
+    of_bodies = pc.field("body_hash").isin(bodies)
     tables = {
-        batch.batch_id: table
-        if batch.batch_id in doubtful
-        else table.filter(pc.field("redelivered") | pc.field("body_hash").isin(bodies))
+        batch.batch_id: table if batch.batch_id in doubtful else table.filter(pc.field("redelivered") | of_bodies)
         for batch in waiting
         if (table := _unless_damaged(context, evidence, batch.uri)) is not None
     }
@@ -350,9 +351,14 @@ def repeated(context: Context, waiting: Sequence[Batch]) -> dict[int, Repeat]:
         for batch_id, (uri, *_) in doubtful.items()
         if batch_id not in tables
     }
+    lately = {
+        batch_id: table.filter(of_bodies)
+        for batch_id, uri in settled.items()
+        if batch_id not in tables and (table := _unless_damaged(context, evidence, uri)) is not None
+    }
     staged = [
-        StagedBatch(batch_id, batch_id in doubtful, batch_id in tables, _evidence(batch_id, table))
-        for batch_id, table in (tables | earlier).items()
+        StagedBatch(batch_id, batch_id in doubtful, batch_id in tables, _evidence(batch_id, table), batch_id in settled)
+        for batch_id, table in (tables | earlier | lately).items()
         if table is not None
     ]
     came_again = [copy for batch in staged if batch.waiting for copy in batch.copies if copy.redelivered]

@@ -12,6 +12,11 @@ either is gone from its queue or comes back whole, marked as redelivered.
 
 The doubt about a batch ends once its source was drained to the end after its leases: what was still there would have
 come.
+
+Nor does such a broker say that it kept the acks. A node that dies, or a quorum whose leader is gone, may have answered
+what came behind them, and gives out once more what was settled. So what was delivered before, and is like a copy of a
+batch that was settled :data:`LATELY`, is *suspected* too. Such a batch proves no duplicate, since what a publisher
+sends twice looks the same; and nobody is kept waiting for it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,6 +30,10 @@ from sqlalchemy.engine import Connection
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, sql
 from redrive.message import Tracking, batch_and_row, index_key, message_id_of
+
+#: How long what was settled is held against what comes again. What a broker forgot of it is given out again at once:
+#: this is for runs that don't come, and for what lies before it in the queue.
+LATELY = timedelta(days=1)
 
 
 class Evidence(NamedTuple):
@@ -53,6 +62,7 @@ class StagedBatch(NamedTuple):
     in_doubt: bool  # recorded, and not known to be settled whole
     waiting: bool  # not loaded yet
     copies: Sequence[Copy]
+    lately: bool = False  # settled a short while ago, as far as the broker said
 
 
 class Repeat(NamedTuple):
@@ -77,6 +87,22 @@ def doubtful(
         {"route": route, "source": source} if source else {"route": route},
     )
     return {row.batch_id: (row.uri, row.copies) for row in rows}
+
+
+def lately_settled(
+    ledger: Ledger, connection: Connection, route: str, *, leased_for: timedelta, now: datetime
+) -> dict[int, str]:
+    """Batches that were settled within :data:`LATELY`, as far as the broker said, and may come again if that isn't
+    true: id -> path."""
+    rows = connection.execute(
+        sql(
+            "select batch_id, uri from staging_batches where route = :route and state = 'settled'"
+            " and settled_copies >= copies and settled_at > :since_at and removed_at is null"
+            f" and {batches.may_come_again(ledger, leased_for, 'staging_batches')} order by batch_id"
+        ),
+        {"route": route, "since_at": now - LATELY},
+    )
+    return {row.batch_id: row.uri for row in rows}
 
 
 def let_go(connection: Connection, batch_ids: Iterable[int]) -> set[int]:
@@ -136,6 +162,12 @@ def _says_nothing(copy: Copy) -> bool:
     """Whether nothing tells the copy of a message that died again from the one that died before: no id of ours, and no
     time of its death, which would be another one."""
     return copy.tracking is None and copy.evidence.dead_lettered_at is None
+
+
+def _says_when(copy: Copy) -> bool:
+    """Whether a time tells the copy from others with its body. What has an id of ours is known by that."""
+    times = (copy.evidence.enqueued_at, copy.evidence.dead_lettered_at)
+    return copy.tracking is None and any(one is not None for one in times)
 
 
 class _Line:
@@ -221,7 +253,8 @@ def _suspected(
     found: Mapping[int, Repeat],
     known: Mapping[Evidence, int],
 ) -> dict[int, Repeat]:
-    """Copies that resemble one of a batch in doubt, or one of any batch by the publisher's id, without a proof.
+    """Copies that resemble one of a batch in doubt, one of a batch settled lately by a time too, or one of any batch by
+    the publisher's id, without a proof.
 
     What carries the id of a send of ours and resembles a copy of a batch in doubt that carries it too is a *twin*: if
     it is a return, its id says more; if it was made of a message, with the headers copied, nothing else does.
@@ -229,7 +262,7 @@ def _suspected(
     firsts: dict[_Alike, _Firsts] = defaultdict(_Firsts)
     for batch in in_order:
         for copy in batch.copies:
-            if batch.in_doubt or copy.evidence.message_id:
+            if batch.in_doubt or copy.evidence.message_id or (batch.lately and _says_when(copy)):
                 firsts[_alike(copy)].add(copy)
     in_doubt = {batch.batch_id for batch in in_order if batch.in_doubt}
     suspected: dict[int, Repeat] = {}
