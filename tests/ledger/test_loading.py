@@ -4,6 +4,7 @@ import json
 import random
 import sqlite3
 import string
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -561,6 +562,18 @@ def test_many_returns_at_once_take_seconds_not_minutes(plant: Plant) -> None:
         *[{"redrive_id": f"unknown-{n}", "redrive_attempt": 1} for n in range(5000)],
     )
     assert loaded == Loaded(new=5000, returned=5000)
+
+
+def test_many_copies_of_one_attempt_take_no_square_of_them(plant: Plant) -> None:
+    """A consumer puts back what it can't do, with all headers, again and again: PostgreSQL held each copy against all
+    the others of the attempt."""
+    (one,) = plant.messages(1)
+    plant.send()
+    began = time.perf_counter()
+    loaded, _ = plant.load(*[coming_back(plant, one)] * 3000)
+    took = time.perf_counter() - began
+    assert loaded == Loaded(returned=1, surplus=2999)
+    assert took < 10, "it takes half a second, and took 25"
 
 
 def test_one_audit_event_tells_of_a_load(plant: Plant) -> None:

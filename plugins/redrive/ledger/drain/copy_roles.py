@@ -134,41 +134,46 @@ def find_astray(tx: RunTransaction, elsewhere: Collection[tuple[str, str]]) -> N
     )
 
 
-def _came_before(first: str, later: str) -> str:
-    """SQL: ``first``, undecided as all are, is an earlier copy of the attempt that ``later`` names."""
-    return (
-        f"{first}.owner = incoming.owner and {first}.redrive_attempt = incoming.redrive_attempt"
-        f" and {first}.message_id < {later}.message_id and {first}.body_hash = incoming.body_hash"
-        f" and {first}.role is null and {first}.astray is null"
-    )
-
-
-#: SQL: what a further copy of an attempt is, by the copy that was its return.
-_FURTHER = "case when earlier.headers_hash = incoming.headers_hash then 'surplus' else 'suspected' end"
+#: Of each attempt that copies name with the body that was sent: the copy that is its return. That is the one which was
+#: loaded before, and then it has no ``message_id`` here, or else the first of this load.
+_RETURN_COLUMNS = (
+    "owner bigint, redrive_attempt int, body_hash blob, message_id bigint, source text, headers_hash blob,"
+    " primary key (owner, redrive_attempt)"
+)
+_FIND_RETURNS = f"""
+insert into return_copies (owner, redrive_attempt, body_hash, message_id, source, headers_hash)
+select
+    first.owner, first.redrive_attempt, first.body_hash,
+    case when attempts.outcome = 'returned' then null else first.message_id end,
+    case when attempts.outcome = 'returned' then earlier.source else first.source end,
+    case when attempts.outcome = 'returned' then earlier.headers_hash else first.headers_hash end
+from (
+    select min(incoming.message_id) as message_id
+    from incoming
+    inner join redelivery_attempts attempts
+        on attempts.message_id = incoming.owner and attempts.attempt = incoming.redrive_attempt
+    inner join messages known on known.message_id = attempts.message_id
+    where incoming.role is null and incoming.astray is null and {_WAS_SENT} and {_SAME_BODY}
+    group by incoming.owner, incoming.redrive_attempt
+) found
+inner join incoming first on first.message_id = found.message_id
+inner join redelivery_attempts attempts
+    on attempts.message_id = first.owner and attempts.attempt = first.redrive_attempt
+left join repeat_copies earlier on earlier.copy_id = attempts.return_copy
+"""
 #: Copies that name an attempt with the body that was sent: the first one is its return, if that was not loaded before;
 #: further ones from the same source are surplus or suspected, and those from another source stay undecided.
-_RETURNS = f"""
+_RETURNS = """
 update incoming set
     role = case
-        when attempts.outcome = 'returned' then (
-            select {_FURTHER}
-            from repeat_copies earlier
-            where earlier.copy_id = attempts.return_copy and earlier.source = incoming.source
-        )
-        when exists (select 1 from incoming earlier where {_came_before("earlier", "incoming")}) then (
-            select {_FURTHER}
-            from incoming earlier
-            where
-                {_came_before("earlier", "incoming")} and earlier.source = incoming.source
-                and not exists (select 1 from incoming first where {_came_before("first", "earlier")})
-        )
-        else 'returned'
+        when incoming.message_id = first.message_id then 'returned'
+        when incoming.source = first.source and incoming.headers_hash = first.headers_hash then 'surplus'
+        when incoming.source = first.source then 'suspected'
     end
-from redelivery_attempts attempts
-inner join messages known on known.message_id = attempts.message_id
+from return_copies first
 where
-    incoming.role is null and incoming.astray is null and incoming.owner = attempts.message_id
-    and incoming.redrive_attempt = attempts.attempt and {_WAS_SENT} and {_SAME_BODY}
+    incoming.role is null and incoming.astray is null and incoming.owner = first.owner
+    and incoming.redrive_attempt = first.redrive_attempt and incoming.body_hash = first.body_hash
 """
 
 
@@ -178,6 +183,10 @@ def mark_returns(tx: RunTransaction) -> None:
     Of several copies of one attempt the first is the return; others from the same source are surplus, or where their
     headers differ suspected, and those from another source are somebody else's and stay new.
     """
+    tx.temporary("return_copies", _RETURN_COLUMNS)
+    # A copy is held against that one alone: against each other, copies of one attempt would take the square of them.
+    tx.execute(sql(_FIND_RETURNS))
+    tx.dialect.look_at_temporary(tx.connection, "return_copies")
     tx.execute(sql(_RETURNS))
 
 
