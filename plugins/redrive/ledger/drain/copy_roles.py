@@ -23,64 +23,92 @@ from redrive.ledger.transactions import RunTransaction
 
 #: The same copy is twice in what is loaded now: its lease ran out while a batch was open. The first counts.
 _DUPLICATES_OF_INCOMING = """
-update incoming set role = 'duplicate', owner = first.message_id
+update incoming set role = 'duplicate', owner = same.first_id
 from (
-    select broker_message_id, source, enqueued_at, body_hash, min(message_id) as message_id
+    select
+        message_id,
+        min(message_id) over (partition by broker_message_id, source, enqueued_at, body_hash) as first_id
     from incoming
     where broker_message_id <> ''
-    group by broker_message_id, source, enqueued_at, body_hash
-    having count(*) > 1
-) first
-where
-    incoming.broker_message_id = first.broker_message_id
-    and incoming.source = first.source and incoming.body_hash = first.body_hash
-    and (
-        incoming.enqueued_at = first.enqueued_at
-        or (incoming.enqueued_at is null and first.enqueued_at is null)
-    )
-    and incoming.message_id <> first.message_id
+) same
+where incoming.message_id = same.message_id and same.first_id <> same.message_id
 """
 
-# Here and below route and source are compared as expressions, so that the database finds candidates by their own
-# key: an index that begins with the route would fit too, and would read the whole route for each copy.
-
-#: The same copy was staged before, and became a message.
-_DUPLICATES_OF_MESSAGES = """
-update incoming set role = 'duplicate', owner = known.message_id
-from messages known
-where
-    incoming.role is null and incoming.broker_message_id <> ''
-    and known.broker_message_id = incoming.broker_message_id and known.broker_message_id <> ''
-    and known.source || '' = incoming.source and known.route || '' = :route
-    and (
-        known.first_enqueued_at = incoming.enqueued_at
-        or (known.first_enqueued_at is null and incoming.enqueued_at is null)
+#: SQL: an enqueue time, so that an index finds it and two are equal that are both null.
+_TIME = "coalesce(cast({} as text), '')"
+# A producer may give one id to all that it sends. Then the id finds all that the route ever had, and each copy would be
+# held against all of it. So what is known by an id that came in is brought together once, and copies are looked up
+# there by all that tells them apart. Here and below route, source and incoming ids are compared as expressions, so that
+# the database finds what is known by the key that is meant: an index that begins with the route would fit too, and
+# would read the whole route for each copy.
+_CANDIDATE_COLUMNS = "broker_message_id text, body_hash blob, enqueued text, source text, known_id bigint"
+_ID_CAME_IN = """
+    known.route || '' = :route and known.broker_message_id in (
+        select broker_message_id from incoming where role is null and broker_message_id <> ''
     )
-    and known.body_hash = incoming.body_hash and known.message_id <> incoming.message_id
+"""
+#: Most often none is, and nothing needs to be brought together to see that.
+_SOME_ID_IS_KNOWN = """
+select 1 from incoming inner join {table} known on known.broker_message_id = incoming.broker_message_id
+where incoming.role is null and incoming.broker_message_id <> '' and known.broker_message_id <> '' limit 1
+"""
+_SAME_COPY = f"""
+    incoming.role is null and known.broker_message_id = incoming.broker_message_id || ''
+    and known.enqueued = {_TIME.format("incoming.enqueued_at")} and known.source = incoming.source || ''
+"""
+#: What was staged before and became a message, the newest of those that nothing tells apart.
+_FIND_MESSAGES = f"""
+insert into candidates (broker_message_id, body_hash, enqueued, source, known_id)
+select
+    known.broker_message_id, known.body_hash, {_TIME.format("known.first_enqueued_at")}, known.source,
+    max(known.message_id)
+from messages known
+where known.broker_message_id <> '' and {_ID_CAME_IN}
+group by 1, 2, 3, 4
+"""
+#: The same copy was staged before, and became a message.
+_DUPLICATES_OF_MESSAGES = f"""
+update incoming set role = 'duplicate', owner = known.known_id
+from candidates known
+where {_SAME_COPY}
+    and known.body_hash = incoming.body_hash and known.known_id <> incoming.message_id
+"""
+#: What was staged before and was a copy of a message, likewise.
+_FIND_REPEATS = f"""
+insert into candidates (broker_message_id, enqueued, source, known_id)
+select known.broker_message_id, {_TIME.format("known.enqueued_at")}, known.source, max(known.copy_id)
+from repeat_copies known
+where {_ID_CAME_IN}
+group by 1, 2, 3
 """
 #: The same copy was staged before, and was a copy of a message.
-_DUPLICATES_OF_REPEATS = """
-update incoming set role = 'duplicate', owner = known.message_id
-from repeat_copies known
-where
-    incoming.role is null and incoming.broker_message_id <> ''
-    and known.broker_message_id = incoming.broker_message_id
-    and known.source || '' = incoming.source and known.route || '' = :route
-    and (known.enqueued_at = incoming.enqueued_at or (known.enqueued_at is null and incoming.enqueued_at is null))
-    and known.copy_id <> incoming.message_id
+_DUPLICATES_OF_REPEATS = f"""
+update incoming set
+    role = 'duplicate', owner = (select first.message_id from repeat_copies first where first.copy_id = known.known_id)
+from candidates known
+where {_SAME_COPY}
+    and known.known_id <> incoming.message_id
 """
 
 
 def find_staged_twice(tx: RunTransaction) -> None:
     """Of copies that are twice in this load, by the broker's ids, the later ones are duplicates of the first."""
-    tx.execute(sql("create index incoming_broker_message_id on incoming (broker_message_id, message_id)"))
     tx.execute(sql(_DUPLICATES_OF_INCOMING))
 
 
 def find_duplicates(tx: RunTransaction) -> None:
     """Copies that were staged before, by the broker's ids, are duplicates of what they became then."""
-    tx.execute(sql(_DUPLICATES_OF_MESSAGES))
-    tx.execute(sql(_DUPLICATES_OF_REPEATS))
+    for table, find, mark in (
+        ("messages", _FIND_MESSAGES, _DUPLICATES_OF_MESSAGES),
+        ("repeat_copies", _FIND_REPEATS, _DUPLICATES_OF_REPEATS),
+    ):
+        if not tx.execute(sql(_SOME_ID_IS_KNOWN.format(table=table))).first():
+            continue
+        tx.temporary("candidates", _CANDIDATE_COLUMNS)
+        tx.execute(sql(find))
+        tx.execute(sql("create index candidates_of_copy on candidates (broker_message_id, enqueued, body_hash)"))
+        tx.dialect.look_at_temporary(tx.connection, "candidates")
+        tx.execute(sql(mark))
 
 
 _WAS_SENT = "(attempts.sent_at is not null or attempts.unknown_at is not null)"
