@@ -1,7 +1,7 @@
 """What is finished and old is forgotten, and what is left still adds up."""
 
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from redrive.cli.app import app
-from redrive.errors import StagingError, UsageError
+from redrive.errors import BrokerError, QueuesFailed, StagingError, UsageError
 from redrive.ledger import moves
 from redrive.ledger.account import balance, inspecting, retention
 from redrive.ledger.delivery import outcomes
@@ -19,15 +19,19 @@ from redrive.stages import pipeline
 from redrive.staging.batch_files import Staging
 from tests.ledger.planting import Plant, entering
 from tests.ledger.test_loading import coming_back
-from tests.workshop import REFUSED, Workshop
+from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
 DAY = timedelta(days=1)
 
 
+def terms(plant: Plant, after: timedelta = 40 * DAY) -> dict[str, datetime]:
+    """Those of a route that keeps for 30 days, when so much time has passed."""
+    now = plant.now + after
+    return {"before": now - 30 * DAY, "doubted_before": now - 60 * DAY, "now": now}
+
+
 def forget(plant: Plant, after: timedelta = 40 * DAY) -> tuple[int, int]:
-    gone, messages = retention.forget(
-        plant.ledger, "orders", before=plant.now + after - 30 * DAY, now=plant.now + after
-    )
+    gone, messages = retention.forget(plant.ledger, "orders", **terms(plant, after))
     for _ in range(2):  # with the row that still names the file, and without
         with plant.ledger.read() as connection:
             assert balance.problems(connection, thorough=True) == []
@@ -157,7 +161,7 @@ def test_forgetting_waits_for_a_run_that_takes_a_message_back(plant: Plant) -> N
 
     def forget_meanwhile() -> None:
         looked.set()
-        gone, messages = retention.forget(plant.ledger, "orders", before=plant.now + 10 * DAY, now=plant.now + 40 * DAY)
+        gone, messages = retention.forget(plant.ledger, "orders", **terms(plant))
         forgotten.append((len(gone), messages))
 
     thread = threading.Thread(target=forget_meanwhile)
@@ -180,7 +184,7 @@ def test_of_two_that_forget_at_once_one_tells_it(plant: Plant, monkeypatch: pyte
     plant.messages(3)
     plant.send()
     finish(plant)
-    when = {"before": plant.now + 10 * DAY, "now": plant.now + 40 * DAY}
+    when = terms(plant)
     told: list[tuple[int, int]] = []
     by = plant.ledger.by
 
@@ -194,6 +198,78 @@ def test_of_two_that_forget_at_once_one_tells_it(plant: Plant, monkeypatch: pyte
     gone, messages = retention.forget(plant.ledger, "orders", **when)
     assert (told, len(gone), messages) == ([(1, 3)], 0, 0)
     assert plant.rows("select count from audit_events where action = 'forget'") == [(3,)]
+
+
+#: As if no answer had come when its copies were settled, in a run that has ended.
+UNANSWERED = "update staging_batches set state = 'recorded', settled_copies = 0, settled_at = null"
+
+
+def test_a_batch_of_which_copies_may_come_again_stays_until_its_source_was_drained(plant: Plant) -> None:
+    plant.messages(3)
+    plant.send()
+    finish(plant)
+    plant.change(UNANSWERED)
+    plant.change("update runs set finished_at = :at", at=plant.now)
+    assert forget(plant) == (0, 0), "it was never drained to its end"
+    drained = "insert into source_state (route, source, drained_to) values ('orders', 'orders-dlq', :at)"
+    plant.change(drained, at=plant.now + timedelta(hours=11))
+    assert forget(plant) == (0, 0), "some may have been leased when it was"
+    plant.change("update source_state set drained_to = :at", at=plant.now + timedelta(hours=13))
+    assert forget(plant) == (1, 3)
+
+
+def test_a_source_that_is_never_drained_again_keeps_a_batch_twice_as_long_and_not_for_ever(plant: Plant) -> None:
+    """Its queue left the configuration, or is never empty."""
+    plant.messages(3)
+    plant.send()
+    finish(plant)
+    plant.change(UNANSWERED)
+    assert forget(plant, 59 * DAY) == (0, 0)
+    assert forget(plant, 61 * DAY) == (1, 3)
+
+
+def test_a_batch_that_turns_out_to_be_in_doubt_meanwhile_stays(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its source left the configuration between the look and the change, and with it what was known of it."""
+    plant.messages(3)
+    plant.send()
+    finish(plant)
+    by = plant.ledger.by
+
+    def late(*given: Any, **how: Any) -> Any:
+        monkeypatch.undo()
+        plant.change(UNANSWERED)
+        return by(*given, **how)
+
+    monkeypatch.setattr(plant.ledger, "by", late)
+    assert forget(plant) == (0, 0)
+    assert plant.states() == {"presumed": 3}
+
+
+def test_what_comes_again_after_a_pause_is_still_known(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer of a settle was lost, and people discarded the messages: they are not asked about them anew."""
+
+    def lost(*_: Any) -> None:
+        raise BrokerError("connection reset")
+
+    workshop.die("a", "b", error=KEY_ERROR)
+    monkeypatch.setattr(workshop.broker, "settle", lost)
+    run = workshop.begin()
+    with pytest.raises(QueuesFailed, match="2 of 2 copies of batch 1 are staged but not settled"):
+        list(workshop.stages(run))
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    monkeypatch.undo()
+    workshop.change("update escalated_messages set decision = 'discard', decided_by = 'ana', note = 'done by hand'")
+    workshop.review()
+    assert workshop.states() == {"discarded": 2}
+    workshop.advance(days=31)
+    assert pipeline.retention(workshop.settings, workshop.now()) == {"batches": 0, "messages": 0}
+    assert len(workshop.bodies("orders-dlq")) == 2
+    workshop.cycle()
+    assert workshop.states() == {"discarded": 2}
+    assert workshop.bodies("orders-dlq") == []
+    workshop.advance(days=31)
+    assert pipeline.retention(workshop.settings, workshop.now()) == {"batches": 2, "messages": 2}
+    assert workshop.audit() == []
 
 
 def presumed(workshop: Workshop, *bodies: str) -> None:

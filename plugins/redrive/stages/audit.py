@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 ABANDON_AFTER = timedelta(hours=1)
 #: After so many failures nothing more is tried to be removed.
 ENOUGH = 10
-#: So many times its retention a route keeps what an audit complains about. Not for ever: some findings go only with the
-#: messages that they are about, and disks fill.
+#: So many times its retention a route keeps what an audit complains about, and batches of which copies may come again.
+#: Not for ever: some findings go only with the messages that they are about, a source may never be drained to its end
+#: any more, and disks fill.
 LONGER = 2
 
 
@@ -231,7 +232,8 @@ def _without_row(ledger: Ledger, staging: "Staging", route: str | None) -> Itera
 def tidy(settings: Settings, *, now: datetime, longer: Collection[str] = ()) -> dict[str, int]:
     """Remove what is finished and older than each route's retention: messages, files, then the rows that name these.
     Of the routes named in ``longer`` it stays twice as long: an audit complains about them, and it may explain that.
-    Rows of files stay while nothing at all of their route lies in staging.
+    So does, until its source was drained to the end, a batch of which copies may come again. Rows of files stay while
+    nothing at all of their route lies in staging.
 
     What a crash left of an earlier call is removed too. What fails for one route or file keeps no other; the first such
     error is raised in the end.
@@ -240,9 +242,12 @@ def tidy(settings: Settings, *, now: datetime, longer: Collection[str] = ()) -> 
     totals, failures = {"batches": 0, "messages": 0}, list[RedriveError]()
     try:
         for name, route in settings.routes.items():
-            kept = route.retention * (LONGER if name in longer else 1)
+            doubted = route.retention * LONGER
+            kept = doubted if name in longer else route.retention
             try:
-                gone, messages = retention.forget(ledger, name, before=now - kept, now=now)
+                gone, messages = retention.forget(
+                    ledger, name, before=now - kept, doubted_before=now - doubted, now=now
+                )
             except RedriveError as error:
                 failures.append(error)
                 continue

@@ -11,20 +11,26 @@ from datetime import datetime
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
+from redrive.ledger.drain import batches
 from redrive.ledger.drain.batches import Batch
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import count_finished, record_event
 from redrive.ledger.predicates import out_of_sight
 from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import FINISHED
+from redrive.settings import LONGEST_LEASE
 
 
-def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tuple[list[Batch], int]:
+def forget(
+    ledger: Ledger, route: str, *, before: datetime, doubted_before: datetime, now: datetime
+) -> tuple[list[Batch], int]:
     """Empty batches loaded before ``before`` of which every message is finished, or was sent and nobody will see what
     became of it, and nothing else refers to.
 
     Returns the batches and how many messages went with them; the files of :func:`forgotten` ones are the caller's to
-    remove. One transaction per batch; a batch that holds the newest copy of a message of another batch stays.
+    remove. One transaction per batch; a batch that holds the newest copy of a message of another batch stays. So does
+    one of which copies may still lie in their source, or they would be new messages when they come again; but not for
+    ever, because a source may never be drained to its end any more: it goes if it was loaded before ``doubted_before``.
     """
     finished = ", ".join(f"'{state}'" for state in sorted(FINISHED))
     with ledger.read() as connection:
@@ -42,9 +48,9 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
                 # a suspected copy waits for a person
                 " and not exists (select 1 from repeat_copies s where s.kind = 'suspected'"
                 "   and s.copy_id >= b.batch_id * 1048576 and s.copy_id < (b.batch_id + 1) * 1048576)"
-                " order by batch_id"
+                f" and not {_may_come_again(ledger, 'b')} order by batch_id"
             ),
-            {"route": route, "before_at": before},
+            {"route": route, "before_at": before, "doubted_at": doubted_before},
         ).all()
     gone, messages = [], 0
     for row in rows:
@@ -62,8 +68,9 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
                     " and loaded_at < :before_at and not exists (select 1 from messages"
                     " where message_id >= :low and message_id < :high"
                     f" and (messages.state not in ({finished}) and not {out_of_sight()} or changed_at >= :before_at))"
+                    f" and not {_may_come_again(ledger, 'staging_batches')}"
                 ),
-                {**span, "id": batch.batch_id, "before_at": before},
+                {**span, "id": batch.batch_id, "before_at": before, "doubted_at": doubted_before},
             ).rowcount
             if not taken:
                 continue
@@ -90,6 +97,13 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
             )
         gone.append(batch)
     return gone, messages
+
+
+def _may_come_again(ledger: Ledger, batch: str) -> str:
+    """SQL: copies of ``batch`` that were not settled may come again. How long drains leased when it was drained isn't
+    known any more: no longer than any may."""
+    again = batches.may_come_again(ledger, LONGEST_LEASE, batch)
+    return f"({batch}.settled_copies < {batch}.copies and {batch}.loaded_at >= :doubted_at and {again})"
 
 
 _FORGOTTEN = "state = 'abandoned' and loaded_at is not null"
