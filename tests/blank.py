@@ -43,9 +43,7 @@ def upgrade(ledger: Ledger, now: datetime) -> None:
     """What ``schema.upgrade`` does, in a fraction of the time where the database is empty and nobody's but ours."""
     copied = _copy_file(ledger) if ledger.dialect.name == "sqlite" else _copy_database(ledger)
     if not copied:
-        with ledger.read() as connection:
-            current = schema.current_revision(connection)
-        if current != schema.head():
+        if schema.revision(ledger) != schema.head():
             schema.upgrade(ledger, now)
         return
     with ledger.write() as connection:
@@ -59,6 +57,7 @@ def _copy_file(ledger: Ledger) -> bool:
     path = Path(ledger.url.database or "")
     if path.exists():
         return False
+    path.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(_file(), path)
     return True
 

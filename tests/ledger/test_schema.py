@@ -179,6 +179,34 @@ def test_an_empty_database_says_what_to_run(ledger_url: str) -> None:
     ledger.close()
 
 
+def test_only_an_upgrade_makes_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "new folder #1" / "redrive.db"
+    ledger = Ledger(f"sqlite:///{path}")
+    with pytest.raises(SchemaOutdated, match=r"is at nothing.* it is not there"):
+        schema.check(ledger)
+    absent = "is at nothing: there is no such file. Run `redrive db upgrade`"
+    with pytest.raises(SchemaOutdated, match=absent), ledger.write():
+        pass
+    assert not path.parent.exists()
+    schema.upgrade(ledger, NOW)
+    schema.check(ledger)
+    path.unlink()
+    with pytest.raises(SchemaOutdated, match=absent), ledger.read():  # its connections still have what was removed
+        pass
+    assert not path.exists()
+    ledger.close()
+
+
+def test_an_address_that_names_no_file_of_ours_is_left_to_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "redrive.db"
+    ledger = Ledger(f"sqlite:///file:{path}?uri=true")
+    schema.upgrade(ledger, NOW)
+    schema.check(ledger)
+    assert path.exists()
+    ledger.close()
+    assert not Ledger("sqlite:///:memory:").is_absent()
+
+
 def test_an_older_schema_says_what_to_run(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "_revisions", lambda: {"0001", "0002"})
     with pytest.raises(SchemaOutdated, match=r"is at 0001, this version needs 0002: run `redrive db upgrade`"):

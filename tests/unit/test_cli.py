@@ -81,6 +81,34 @@ def test_a_ledger_without_schema_says_what_to_run(folder: Path) -> None:
     assert redrive(folder, "status").returncode == 0
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["doctor", "--json"],
+        ["audit"],
+        ["trace", "1"],
+        ["review", "list"],
+        ["run", "orders", "--dry-run"],
+        ["run", "orders"],
+        ["pause", "orders", "--reason", "a typing error"],
+        ["release", "orders", "1"],
+        ["restore", "orders"],
+        ["learn"],
+    ],
+)
+def test_nothing_but_an_upgrade_makes_the_ledgers_file(folder: Path, words: list[str]) -> None:
+    """A file that a look left behind would be taken for somebody's ledger, and a mistyped path for an empty one."""
+    path = folder / "redrive.yaml"
+    path.write_text(path.read_text().replace("redrive.db", "mistyped/redrive.db"))
+    done = redrive(folder, *words)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0, said
+    assert "mistyped/redrive.db" in said
+    assert "run `redrive db upgrade`" in " ".join(said.split()).replace("Run", "run")
+    assert not (folder / "mistyped").exists()
+
+
 def test_a_held_route_is_refused_with_its_holder_and_until_when(folder: Path, ledger: Ledger) -> None:
     now = datetime.now(UTC)
     leases.acquire(ledger, "orders", "r-1", holder="somebody", trigger="test", ttl=timedelta(minutes=5), now=now)

@@ -104,6 +104,28 @@ def test_announcing_does_not_make_somebodys_ledger_the_demos(place: Workspace) -
         place.claim(fresh=True)
 
 
+@pytest.mark.parametrize("made", ["create table t (a); drop table t", ""])
+def test_a_database_without_tables_is_in_nobodys_way(place: Workspace, made: str) -> None:
+    place.ledger_file.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(place.ledger_file)) as empty:
+        empty.executescript(made)
+
+    place.claim(fresh=False)
+    place.open_ledger(NOW).close()
+    place.claim(fresh=True)
+
+    assert not place.ledger_file.exists()
+
+
+def test_staged_payloads_beside_a_database_without_tables_are_left_alone(place: Workspace) -> None:
+    place.staging.mkdir(parents=True)
+    (place.staging / "batch.parquet").write_bytes(b"PAR1")
+    place.ledger_file.touch()
+
+    with pytest.raises(UsageError, match="staging was not made by the demo"):
+        place.claim(fresh=True)
+
+
 def test_a_file_that_is_no_ledger_is_left_alone(place: Workspace) -> None:
     a_demo_that_ran(place)
     place.ledger_file.write_text("my notes, not a database")

@@ -83,9 +83,7 @@ def _make_ledger(settings: Settings) -> None:
 
     ledger = Ledger(settings.database)
     try:
-        with ledger.read() as connection:
-            empty = schema.current_revision(connection) is None
-        if empty:
+        if schema.revision(ledger) is None:
             schema.upgrade(ledger, datetime.now(UTC))
         schema.check(ledger)
     finally:

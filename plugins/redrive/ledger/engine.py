@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalError
 
-from redrive.errors import LedgerBusy, LedgerRefused, LedgerUnavailable, SettingsError
+from redrive.errors import LedgerBusy, LedgerRefused, LedgerUnavailable, SchemaOutdated, SettingsError
 from redrive.ledger import dialects
 from redrive.ledger.dialects import Dialect, instant_text, refusal
 from redrive.ledger.statements import Instant, parse_instant, sql
@@ -29,7 +29,8 @@ _BUSY = "Somebody else has the same open and has not ended: nothing was changed;
 
 
 class Ledger:
-    """The SQL database that holds state and decisions.
+    """The SQL database that holds state and decisions. Only :func:`redrive.ledger.schema.upgrade` makes an SQLite
+    file: whoever reads or writes where there is none gets :class:`~redrive.errors.SchemaOutdated`.
 
     ``url`` is an SQLAlchemy URL, ``sqlite:///…`` or ``postgresql+psycopg://…``; anything else is refused. ``patience``
     is how long a statement waits for rows that somebody else is changing, before :class:`~redrive.errors.LedgerBusy`;
@@ -88,12 +89,22 @@ class Ledger:
                 self.dialect.no_longer_than(connection, self._reads_for)
             yield connection
 
+    def is_absent(self) -> bool:
+        """Whether the SQLite file that ``url`` names is not there."""
+        return self.dialect.is_absent(self.url)
+
+    def make(self) -> None:
+        """Make an empty SQLite file where there is none; it is nothing until its schema is made."""
+        self.dialect.make(self.url)
+
     def close(self) -> None:
         """Give all connections back."""
         self.engine.dispose()
 
     @contextmanager
     def _transaction(self, isolation: str | None = None) -> Iterator[Connection]:
+        if self.is_absent():  # each time: what is written to a file that was removed is lost
+            raise SchemaOutdated(f"the ledger {self!r} is at nothing: there is no such file. Run `redrive db upgrade`")
         with self._reachable(), self.engine.connect() as connection:
             # Said here and not to an event of the engine: as soon as it has any, it looks for them at each statement.
             _BEGUN[threading.get_ident()].add(connection)

@@ -41,6 +41,7 @@ def upgrade(ledger: Ledger, now: datetime, *, count_anew: bool = False) -> str:
     from alembic import command  # noqa: PLC0415 - half a second that only an upgrade needs
 
     config = _config()
+    ledger.make()
     with ledger.write() as connection:
         ledger.dialect.begin_upgrade(connection)
         _refuse_unknown(ledger, current_revision(connection))
@@ -63,13 +64,22 @@ def upgrade(ledger: Ledger, now: datetime, *, count_anew: bool = False) -> str:
 
 def check(ledger: Ledger) -> None:
     """Raise :class:`SchemaOutdated` unless the schema is of this version."""
-    with ledger.read() as connection:
-        current = current_revision(connection)
+    current = revision(ledger)
     _refuse_unknown(ledger, current)
     if current != head():
+        absent = ", which makes the file that `database` names: it is not there" if ledger.is_absent() else ""
         raise SchemaOutdated(
             f"the ledger {ledger!r} is at {current or 'nothing'}, this version needs {head()}: run `redrive db upgrade`"
+            f"{absent}"
         )
+
+
+def revision(ledger: Ledger) -> str | None:
+    """The revision that the ledger is at; None for an empty one, and for an SQLite file that is not there."""
+    if ledger.is_absent():
+        return None
+    with ledger.read() as connection:
+        return current_revision(connection)
 
 
 def current_revision(connection: sa.Connection) -> str | None:

@@ -98,7 +98,7 @@ class Workspace:
         This comes before the ledger: a demo that dies in between must not lock the next one out.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not self.marker.exists() and not self.ledger_file.exists():
+        if not self.marker.exists() and not _is_something(self.ledger_file):
             self.marker.write_text(json.dumps({"ledger": str(self.ledger_file), "ledger_id": None}))
 
     def open_ledger(self, now: datetime) -> Ledger:
@@ -133,7 +133,7 @@ class Workspace:
         )
 
     def _refuse_foreign(self) -> None:
-        if self.ledger_file.exists():
+        if _is_something(self.ledger_file):
             ledger_id, routes = _inside(self.ledger_file)
             if routes - {ROUTE}:
                 problem = (
@@ -211,10 +211,22 @@ def terminable() -> Iterator[None]:
             signal.signal(which, handler)
 
 
+def _is_something(file: Path) -> bool:
+    """Whether ``file`` is there and more than a database without tables, which is what is left of an upgrade that was
+    killed, and of a look at a ledger that was not there yet."""
+    if not file.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as ledger:
+            return ledger.execute("select 1 from sqlite_master").fetchone() is not None
+    except sqlite3.Error:
+        return True
+
+
 def _inside(file: Path) -> tuple[str, set[str]]:
     """The id of the ledger in ``file`` and the routes that it knows; "?" for what is no ledger."""
     try:
-        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as ledger:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as ledger:
             row = ledger.execute("select ledger_id from ledger_identity").fetchone()
             routes = ledger.execute("select route from runs union select route from staging_batches").fetchall()
     except sqlite3.Error:

@@ -45,6 +45,14 @@ class Dialect(ABC):
         :class:`~redrive.ledger.engine.Ledger`."""
 
     @abstractmethod
+    def is_absent(self, url: sa.URL) -> bool:
+        """Whether there is no database, and connecting would make an empty one."""
+
+    @abstractmethod
+    def make(self, url: sa.URL) -> None:
+        """Make an empty database where :meth:`is_absent` says that there is none."""
+
+    @abstractmethod
     def begin(self, connection: Connection) -> None:
         """Begin a transaction that writes."""
 

@@ -78,6 +78,12 @@ class Postgresql(Dialect):
         _ask_the_idle(engine)
         return engine
 
+    def is_absent(self, url: sa.URL) -> bool:  # noqa: ARG002
+        return False  # connecting makes none, and says so
+
+    def make(self, url: sa.URL) -> None:
+        pass
+
     def begin(self, connection: Connection) -> None:
         pass  # its driver does with the first statement
 

@@ -32,6 +32,12 @@ class Sqlite(Dialect):
     def open_engine(self, url: sa.URL, patience: timedelta | None) -> sa.Engine:
         return sqlite_file.open_engine(url, sqlite_file.PATIENCE if patience is None else patience)
 
+    def is_absent(self, url: sa.URL) -> bool:
+        return sqlite_file.is_absent(url)
+
+    def make(self, url: sa.URL) -> None:
+        sqlite_file.make(url)
+
     def begin(self, connection: Connection) -> None:
         connection.exec_driver_sql("begin immediate")  # a writer waits here for its turn
 

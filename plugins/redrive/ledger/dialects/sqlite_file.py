@@ -1,4 +1,4 @@
-"""How a ledger in an SQLite file is opened: durable, with readers beside one writer, in little memory."""
+"""How a ledger in an SQLite file is made and opened: durable, with readers beside one writer, in little memory."""
 
 import sqlite3
 from datetime import timedelta
@@ -13,11 +13,33 @@ from sqlalchemy import event
 PATIENCE = timedelta(minutes=1)
 
 
+def _path(url: sa.URL) -> str | None:
+    """The file of ``url``; None for a database in memory, and where SQLite reads a URI of the user's itself."""
+    return None if url.database in (None, "", ":memory:") or "uri" in url.query else url.database
+
+
+def is_absent(url: sa.URL) -> bool:
+    """Whether ``url`` names a file that is not there. SQLite would make an empty one to connect to."""
+    if (path := _path(url)) is None:
+        return False
+    try:
+        Path(path).stat()  # not exists(), which takes a folder that may not be read for an absence
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass  # SQLite says what is wrong
+    return False
+
+
+def make(url: sa.URL) -> None:
+    """Make the file of ``url``, and its folder, where they are missing."""
+    if (path := _path(url)) is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).touch(0o644)
+
+
 def open_engine(url: sa.URL, patience: timedelta) -> sa.Engine:
-    """What connects to the file of ``url``, in a folder that is made where it is missing; it waits for whoever writes
-    for as long as ``patience``."""
-    if url.database and url.database != ":memory:":
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    """What connects to the file of ``url``; it waits for whoever writes for as long as ``patience``."""
     engine = sa.create_engine(
         url,
         connect_args={"timeout": patience.total_seconds(), "check_same_thread": False},
