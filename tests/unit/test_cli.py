@@ -152,6 +152,35 @@ def test_a_broken_balance_ends_with_1(folder: Path, ledger: Ledger) -> None:
     assert "gone.parquet" in json.loads(done.stdout)["problems"][0]
 
 
+@pytest.mark.parametrize(
+    ("words", "who_can"),
+    [
+        ("drain --since 6h", "`redrive plan`, `redrive deliver` and `redrive run` can"),
+        ("drain --until 6h", "`redrive plan`, `redrive deliver` and `redrive run` can"),
+        ("drain --cause throttled", "`redrive plan`, `redrive deliver` and `redrive run` can"),
+        ("drain --group 1", "`redrive plan`, `redrive deliver` and `redrive run` can"),
+        ("drain --attribute a=b", "`redrive plan`, `redrive deliver` and `redrive run` can"),
+        ("drain --type Shop.OrderPlaced", "`redrive plan`, `redrive deliver` and `redrive run` can"),
+        ("observe --cause throttled", "`redrive plan`, `redrive deliver` and `redrive run` can"),
+        ("classify --limit 5", "`redrive drain`, `redrive deliver` and `redrive run` can"),
+        ("classify --source orders-dlq", "`redrive drain`, `redrive plan`, `redrive deliver` and `redrive run` can"),
+        ("resolve --group 1", "`redrive plan`, `redrive deliver` and `redrive run` can"),
+        ("plan --limit 5", "`redrive drain`, `redrive deliver` and `redrive run` can"),
+        ("escalate --cause throttled", "`redrive plan`, `redrive deliver` and `redrive run` can"),
+        ("drain --dry-run --cause throttled", "`redrive plan`, `redrive deliver` and `redrive run` can"),
+    ],
+)
+def test_a_stage_refuses_to_choose_by_what_it_cannot(folder: Path, ledger: Ledger, words: str, who_can: str) -> None:
+    """Who asks for a part of a queue must not get all of it."""
+    stage, *options = words.split()
+    done = redrive(folder, stage, "orders", *options)
+    assert done.returncode == 2, done.stdout
+    option = next(word for word in options if word.startswith("--") and word != "--dry-run")
+    assert f"{option}: `redrive {stage}` can't choose by it" in done.stderr
+    assert who_can in done.stderr
+    assert option not in redrive(folder, stage, "--help").stdout
+
+
 def test_nonsense_options_are_wrong_use(folder: Path, ledger: Ledger) -> None:
     for words in (
         ["run", "orders", "--cause", "bad_luck"],
@@ -163,7 +192,7 @@ def test_nonsense_options_are_wrong_use(folder: Path, ledger: Ledger) -> None:
         ["run", "orders", "--since", "2026-11-21", "--until", "2026-11-20", "--dry-run"],
         ["run", "orders", "--since", "0001-01-01T00:00+14:00", "--dry-run"],
         ["run", "orders", "--until", "9999-12-31T23:59-12:00", "--dry-run"],
-        ["drain", "orders", "--since", "1h", "--until", "2h"],
+        ["plan", "orders", "--since", "1h", "--until", "2h"],
         ["run", "orders", "--since", "2026-11-20", "--until", "2026-11-20"],
         ["review", "redeliver"],
         ["review", "redeliver", "--group", "1", "--route", "nope"],

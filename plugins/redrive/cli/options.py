@@ -1,13 +1,15 @@
 """Arguments and options that several commands have, each said once."""
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from redrive.cli.context import selection_of
+from redrive.errors import UsageError
 from redrive.message import LARGEST_ID, MOST_MESSAGES
 
 RouteName = Annotated[str, typer.Argument(help="A route of the configuration.", show_default=False)]
@@ -56,21 +58,36 @@ _CHOOSING: dict[str, tuple[str, Any]] = {
 }
 
 
-def choosing(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+ALL_CHOOSING = tuple(_CHOOSING)
+
+
+def choosing(
+    *names: str, refuse: Callable[[str, str], str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """For a command with a parameter ``selection``: it has these options in its place, without ``names`` all of them.
 
+    With ``refuse`` it has only those of ``names``, and says of another one that is given what ``refuse`` says of its
+    parameter and its option (:class:`~redrive.errors.UsageError`): who chose a part must not get all of it.
     Typer reads options from a signature, so that is what is made here.
     """
-    chosen = {name: _CHOOSING[name] for name in names or _CHOOSING}
+    known = _CHOOSING if refuse else {name: _CHOOSING[name] for name in names or _CHOOSING}
     options = [
-        inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for option, annotation in chosen.values()
+        inspect.Parameter(
+            option,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=_hidden(annotation) if refuse and name not in names else annotation,
+        )
+        for name, (option, annotation) in known.items()
     ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def with_options(**given: Any) -> None:
-            asked = {name: given.pop(option) for name, (option, _) in chosen.items()}
+            asked = {name: given.pop(option) for name, (option, _) in known.items()}
+            for name, value in asked.items():
+                if refuse and name not in names and value:
+                    raise UsageError(refuse(name, f"--{known[name][0]}"))
             command(**given, selection=selection_of(**asked))
 
         parameters: list[inspect.Parameter] = []
@@ -81,3 +98,11 @@ def choosing(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
         return with_options
 
     return decorate
+
+
+def _hidden(annotation: Any) -> Any:
+    """The same option, which the command's help leaves out."""
+    kind, option = get_args(annotation)
+    option = copy.copy(option)
+    option.hidden = True
+    return Annotated[kind, option]

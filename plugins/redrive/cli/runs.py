@@ -22,7 +22,7 @@ from redrive.cli.context import (
     utc_now,
 )
 from redrive.cli.held_run import held
-from redrive.cli.options import AsJson, DryRun, RouteName, Wait, choosing
+from redrive.cli.options import ALL_CHOOSING, AsJson, DryRun, RouteName, Wait, choosing
 from redrive.errors import (
     BrokerUnavailable,
     ClassificationFailed,
@@ -63,7 +63,11 @@ def run(
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the whole loop for ROUTE: drain, classify, resolve, plan, deliver, escalate, report. Once, unless told."""
+    """Run the whole loop for ROUTE: drain, classify, resolve, plan, deliver, escalate, report. Once, unless told.
+
+    Only --limit and --source restrict what is drained. The other options that choose say what is sent: the rest is
+    drained too, and stays `classified` until a run takes it.
+    """
     if dry_run and (until_done or watch):
         raise UsageError(
             f"--dry-run shows what the next run would do: without {'--watch' if watch else '--until-done'}"
@@ -194,8 +198,25 @@ def _causes(settings: "Settings", route: str) -> dict[str, int]:
         return inspecting.causes(connection, route)
 
 
+#: By stage, the options that it can honour: the others are refused, as it would take everything all the same.
+_HONOURED: dict[str, tuple[str, ...]] = {
+    "observe": (),
+    "drain": ("limit", "sources"),
+    "classify": (),
+    "resolve": (),
+    "plan": tuple(name for name in ALL_CHOOSING if name != "limit"),
+    "deliver": ALL_CHOOSING,
+    "escalate": (),
+}
+
+
 def _stage_command(name: str, text: str) -> None:
-    @choosing()
+    def refuse(parameter: str, option: str) -> str:
+        others = [f"`redrive {stage}`" for stage, honoured in _HONOURED.items() if parameter in honoured]
+        who = f"{', '.join(others)} and `redrive run` can"
+        return f"{option}: `redrive {name}` can't choose by it, and takes all; {who}"
+
+    @choosing(*_HONOURED[name], refuse=refuse)
     def command(route: RouteName, dry_run: DryRun = False, *, selection: "Selection", as_json: AsJson = False) -> None:
         from redrive.stages import failed_queues, pipeline  # noqa: PLC0415
 
