@@ -163,6 +163,15 @@ def test_a_missing_driver_is_a_failure_that_says_what_to_install(monkeypatch: py
     checker.close()
 
 
+def test_the_missing_driver_of_postgresql_is_an_extra_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.setenv("AIRFLOW_CONN_ORDERS_DB", "postgres://reader:secret@db.example:5432/shop")
+    checker = Checker(a_check())
+    with pytest.raises(CheckFailed, match=r"'psycopg' \(pip install 'redrive\[postgres\]'\)"):
+        checker.processed(["m-1"])
+    checker.close()
+
+
 def test_a_missing_connection_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_ORDERS_DB", "{not json")
     checker = Checker(a_check())

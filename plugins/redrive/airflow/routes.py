@@ -19,7 +19,8 @@ or killed loses nothing and sends nothing twice in silence.
 
 **Trigger by hand** with `dry_run` to see what would happen, or with `causes`, `groups`, `since`, `until`, `sources`,
 `attributes`, `limit` to take a part. A run that is triggered by hand while the route is held or paused fails and says who holds it.
-**Stop** with `redrive pause ROUTE` (or pause the DAG); **the way out** is `redrive restore ROUTE`, which puts
+**Stop** with `redrive pause ROUTE`: pausing this DAG only ends its schedule, and `redrive_review` still sends what people
+release. **The way out** is `redrive restore ROUTE`, which puts
 every unfinished message back into its dead-letter queue.
 """  # noqa: E501  rows of a table can't be wrapped
 

@@ -48,6 +48,7 @@ MAX_IDLE = 1.0
 _PACKAGES = {
     "MySQLdb": "mysqlclient",
     "mysql": "mysql-connector-python",
+    "psycopg": "'redrive[postgres]'",
     "psycopg2": "psycopg2-binary",
     "snowflake": "snowflake-sqlalchemy",
 }

@@ -117,7 +117,8 @@ def _refuse_unfinished(ledger: Ledger, connection: sa.Connection) -> None:
         if missing := [column.name for column in table.columns if column.name not in known]:
             raise SchemaOutdated(
                 f"the ledger {ledger!r} was made before Redrive was released: its table {table.name} has no"
-                f" {', '.join(missing)}. Nothing was changed; make a new ledger"
+                f" {', '.join(missing)}. Nothing was changed. With the version that made it, `redrive restore` each"
+                " route; then name another `database` and another `staging`, and run `redrive db upgrade`"
             )
 
 
