@@ -72,6 +72,22 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert not (tmp_path / "config").exists()
 
 
+def test_beside_a_configuration_it_says_what_to_add(tmp_path: Path) -> None:
+    assert command.run("init", str(tmp_path), *RABBIT, env={}).returncode == 0
+    path = tmp_path / "config" / "redrive.yaml"
+    before = path.read_text()
+    done = command.run("init", str(tmp_path), *RABBIT, "--route", "payments", "--destination", "pay", env={})
+    assert done.returncode == 2
+    assert "Add this under `routes:`" in done.stdout
+    assert "redrive doctor payments" in done.stdout
+    assert "airflow dags unpause redrive_payments" in done.stdout
+    assert path.read_text() == before
+    section = done.stdout.split("\n\n")[1]
+    path.write_text(f"{before}{section}\n")
+    routes = settings.load(env={"REDRIVE_HOME": str(tmp_path)}).routes
+    assert set(routes) == {"shop_orders", "payments"}
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

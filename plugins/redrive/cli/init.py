@@ -1,4 +1,4 @@
-"""What ``redrive init`` writes: a configuration with a first route, and the DAG file."""
+"""What ``redrive init`` writes: a configuration with a first route, and the DAG file; or says, of one more route."""
 
 import json
 import os
@@ -34,6 +34,8 @@ defaults:                                                     # anything that a 
   schedule: "*/10 * * * *"
 
 routes:
+"""
+_ROUTE = """\
   {route}:                                                    # the DAG will be redrive_{route}
     broker: {broker}
     connection: {connection}                                  # {variable}, a secrets backend, or Airflow's UI
@@ -77,10 +79,7 @@ def write(folder: Path, answers: Answers) -> list[Path]:
     configuration; nothing is written then.
     """
     text = config(answers)
-    try:
-        settings.parse(text, env={}, root=folder)
-    except SettingsError as error:
-        raise UsageError(f"these answers make no configuration:\n{error}") from error
+    _refuse_impossible(text, folder)
     files = {folder / CONFIG_NAME: text, folder / DAG_NAME: DAG_FILE}
     if taken := [str(path) for path in files if path.exists() or path.is_symlink()]:
         raise UsageError(f"{' and '.join(taken)}: there already, and not overwritten; choose another folder")
@@ -94,14 +93,44 @@ def write(folder: Path, answers: Answers) -> list[Path]:
     return list(files)
 
 
+def to_add(folder: Path, answers: Answers) -> str | None:
+    """Where there is a configuration already, how the route gets into it; None where there is none.
+
+    Raises :class:`~redrive.errors.UsageError` for answers that make no valid route.
+    """
+    path = folder / CONFIG_NAME
+    if not (path.exists() or path.is_symlink()):
+        return None
+    _refuse_impossible(config(answers), folder)
+    name = answers.route
+    steps = (
+        f"redrive doctor {name}\n  redrive run {name} --limit 20\n  airflow dags unpause redrive_{name}   # in Airflow"
+    )
+    return (
+        f"{path} is there already, and stays as it is. Add this under `routes:`\n\n{section(answers)}\nThen:\n  {steps}"
+    )
+
+
+def _refuse_impossible(text: str, folder: Path) -> None:
+    try:
+        settings.parse(text, env={}, root=folder)
+    except SettingsError as error:
+        raise UsageError(f"these answers make no configuration:\n{error}") from error
+
+
 def config(answers: Answers) -> str:
     """The text of the configuration."""
+    return _CONFIG.format() + section(answers)
+
+
+def section(answers: Answers) -> str:
+    """The text of the route, as it belongs under ``routes:``."""
     destination = (
         f"    destination: {{queue: {_scalar(answers.destination)}}}"
         if answers.destination
         else "    # destination: {queue: …}                              # left out: back to where it came from"
     )
-    return _CONFIG.format(
+    return _ROUTE.format(
         route=answers.route,
         broker=answers.broker,
         connection=_scalar(answers.connection),

@@ -81,7 +81,7 @@ def init(
     """Write config/redrive.yaml with a first route and the DAG file; what isn't given is asked.
 
     Nothing is overwritten, and nothing but these two files is touched: no queue, no database. Afterwards it says
-    what to do next. Example:
+    what to do next. Where a configuration is there already, it prints what to add to it (exit 2). Example:
 
         redrive init --broker rabbitmq --source orders.dlq --destination orders
     """
@@ -95,6 +95,9 @@ def init(
     if destination is None:
         destination = _ask("destination", "Queue that is sent to (empty: back to where each message failed)", "")
     answers = first.Answers(route, broker, connection, sources, destination or None)
+    if added := first.to_add(folder.absolute(), answers):
+        typer.echo(added)
+        raise typer.Exit(2)
     for path in first.write(folder.absolute(), answers):
         typer.echo(f"wrote {path}")
     typer.echo("\nNext:")
