@@ -124,6 +124,29 @@ def test_what_people_and_brokers_say_is_masked_and_who_says_it_is_not(workshop: 
     assert report["paused"] == "paused by ben@example.org: [redacted email]"
 
 
+def test_a_trace_finds_messages_by_a_whole_field_but_not_by_one_that_is_masked_by_now(workshop: Workshop) -> None:
+    for number in range(3):
+        workshop.die(f'{{"n": {number}}}', error=ERROR)
+    workshop.cycle()
+    ids = [one for (one,) in workshop.query("select message_id from messages order by message_id")]
+    for one, field, value in (
+        (ids[0], "attribute:order", "inv-7/berlin"),
+        (ids[1], "attribute:order", "inv-7/berlin"),
+        (ids[1], "attribute:parent", "inv-7/berlin"),
+        (ids[2], "attribute:order", "inv-77"),
+        (ids[2], "attribute:mail", "ana@example.org"),
+    ):
+        workshop.change(f"insert into message_fields (message_id, field, value) values ({one}, '{field}', '{value}')")
+    found = json.loads(shown("trace", "INV-7/Berlin", "--json"))
+    assert [life["message"]["message_id"] for life in found] == ids[:2]
+    for word in ("inv-7/ber", "ana@example.org"):
+        result = CliRunner().invoke(app.app, ["trace", word])
+        assert "nothing is known of" in str(result.exception), result.output
+    workshop.change("update messages set message_key = 'inv-77' where message_id = " + str(ids[0]))
+    (life,) = json.loads(shown("trace", "inv-77", "--json"))
+    assert life["message"]["message_id"] == ids[0], "a key comes before a field"
+
+
 def test_what_is_left_of_a_renamed_route_is_masked_by_the_rules_of_all(workshop: Workshop, tmp_path: Path) -> None:
     workshop.die(BODY, error=ERROR)
     workshop.cycle()

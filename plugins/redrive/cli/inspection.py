@@ -32,7 +32,13 @@ _MOST_LIVES = 20
 
 @app.command()
 def trace(
-    message: Annotated[str, typer.Argument(help="A redrive id, message id, broker id or business key.")],
+    message: Annotated[
+        str,
+        typer.Argument(
+            help="A redrive id, message id, broker id, business key (that of the `processed_check`), or the whole value"
+            " of a field that the route's `search` names."
+        ),
+    ],
     as_json: AsJson = False,
 ) -> None:
     """The whole life of a message, from its first enqueue to the last outcome.
@@ -41,10 +47,15 @@ def trace(
     same key: they can tell that it was processed.
     """
     from redrive.ledger.account import inspecting  # noqa: PLC0415
+    from redrive.redaction import redactor_of  # noqa: PLC0415
 
     settings = read_settings()
+
+    def shows(route: str, field: str, value: str) -> bool:
+        return route not in settings.broken and redactor_of(route, settings.routes).shows(field, value)
+
     with open_ledger(settings) as ledger, ledger.read() as connection:
-        found = inspecting.trace(connection, message, limit=_MOST_LIVES + 1)
+        found = inspecting.trace(connection, message, limit=_MOST_LIVES + 1, shows=shows)
         left = [] if found else inspecting.forgotten(connection, message)
     if left:
         told = "; ".join(
@@ -77,7 +88,9 @@ def _print_records(settings: "Settings", key: str, as_json: bool) -> None:
     said = records.ask(settings, key)
     done = [one for one in said if one.processed]
     if not done:
-        text = f"nothing is known of {key!r}: not a redrive id, message id, broker id or key in the ledger"
+        text = (
+            f"nothing is known of {key!r}: not a redrive id, message id, broker id, key or declared field in the ledger"
+        )
         for one in said:
             text += f"; the record of route {one.route} " + (f"could not be asked: {one.problem}" if one.problem else
                                                              "does not have it as processed")  # fmt: skip

@@ -133,9 +133,9 @@ class Route(Part):
     search: tuple[SearchSelector, ...] = Field(
         default=(),
         max_length=8,
-        description="What finds messages on the review page, in every state, beside ids and the key of the "
-        "`processed_check`: `attribute:NAME`, `body:$.path` or `key`. The ledger keeps the values from the load on, "
-        "but never what `redact` masks.",
+        description="What finds messages on the review page and by `redrive trace`, in every state, beside ids and the "
+        "key of the `processed_check`: `attribute:NAME`, `body:$.path` or `key`. The ledger keeps the values from the "
+        "load on, but never what `redact` masks.",
     )
     body_schema: str | dict[str, Any] | None = Field(
         default=None,

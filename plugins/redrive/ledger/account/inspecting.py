@@ -1,6 +1,6 @@
 """Read-only views of the ledger for people and programs: status, review, the life of a message."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Self
@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from redrive.audit_actions import Action, decision_of
 from redrive.ledger.account import balance
 from redrive.ledger.delivery import breakers, expiry, gate_waits, observations, presuming
+from redrive.ledger.drain.loading import SEARCHED
 from redrive.ledger.engine import parse_instant, sql
 from redrive.ledger.predicates import HERE, UNDECIDED_REVIEW, UNFINISHED, WATCHED
 from redrive.ledger.review import applying
@@ -349,9 +350,14 @@ def escalations(connection: Connection, message_id: int) -> list[dict[str, Any]]
     )
 
 
-def trace(connection: Connection, word: str, limit: int = 20) -> list[dict[str, Any]]:
-    """The lives of the messages that ``word`` names, a redrive id, message id, broker id or business key: the ``limit``
-    oldest."""
+def trace(
+    connection: Connection, word: str, limit: int = 20, *, shows: Callable[[str, str, str], bool] = lambda *_: True
+) -> list[dict[str, Any]]:
+    """The lives of the messages that ``word`` names: a redrive id, message id or broker id, else a business key, else
+    the whole value of a field that the route's ``search`` names, in large or small letters. The ``limit`` oldest.
+
+    ``shows`` says of a route, a field and its value whether people may see it: by what is masked nothing is found.
+    """
     number = int(word) if word.isascii() and word.isdigit() and len(word) < 19 else -1
     ids = [
         row["message_id"]
@@ -380,7 +386,25 @@ def trace(connection: Connection, word: str, limit: int = 20) -> list[dict[str, 
             limit=limit,
         )
     ]
+    ids = ids or _with_field(connection, word, limit, shows)
     return [_life(connection, message_id) for message_id in ids]
+
+
+#: So many fields at most has a message by which it is found.
+_FIELDS = 8
+
+
+def _with_field(connection: Connection, word: str, limit: int, shows: Callable[[str, str, str], bool]) -> list[int]:
+    rows = _all(
+        connection,
+        "select message_fields.message_id, route, field, value from message_fields inner join messages"
+        " on messages.message_id = message_fields.message_id where value = :value"
+        " order by message_fields.message_id limit :limit",
+        value=word.lower()[:SEARCHED],  # as the load keeps it
+        limit=limit * _FIELDS,
+    )
+    found = dict.fromkeys(row["message_id"] for row in rows if shows(row["route"], row["field"], row["value"]))
+    return list(found)[:limit]
 
 
 def forgotten(connection: Connection, word: str, limit: int = 20) -> list[dict[str, Any]]:
