@@ -493,6 +493,48 @@ def test_a_copy_that_may_be_a_second_staging_is_told(unfinished: Workshop) -> No
     assert (found["restored"], found["suspected"]) == (3, 1)
 
 
+def test_a_restore_of_a_group_counts_what_is_of_that_group(unfinished: Workshop) -> None:
+    ((asked,), (waiting,)) = unfinished.query("select distinct group_id from messages order by group_id")
+    ((doubtful,),) = unfinished.query("select message_id from messages where state = 'waiting'")
+    with unfinished.ledger.write() as connection:
+        connection.execute(
+            sql(
+                "insert into repeat_copies (copy_id, route, source, kind, message_id, broker_message_id, seen_at)"
+                " select message_id + 500, route, source, 'suspected', message_id, broker_message_id, changed_at"
+                f" from messages where message_id = {doubtful}"
+            )
+        )
+        connection.execute(sql(f"update messages set {entering('unknown')} where message_id = {doubtful}"))
+
+    def would(**part: Any) -> tuple[int, ...]:
+        lease = unfinished.settings.route("orders").drain.lease
+        with unfinished.ledger.read() as connection:
+            return restore_stage.would_restore(
+                unfinished.ledger, connection, "orders", Selection(**part), leased_for=lease
+            )
+
+    assert would() == (2, 0, 1, 1)
+    assert would(groups=(waiting,)) == (0, 0, 1, 1)
+    assert would(groups=(asked,)) == (2, 0, 0, 0)
+    found = restore(unfinished, groups=(asked,))
+    assert (found["restored"], found["unknown"], found["suspected"]) == (2, 0, 0)
+    found = restore(unfinished, groups=(waiting,))
+    assert (found["restored"], found["unknown"], found["suspected"]) == (0, 1, 1)
+
+
+def test_a_restore_of_a_group_counts_what_the_broker_kept_of_that_group(workshop: Workshop) -> None:
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    ((asked,),) = workshop.query("select distinct group_id from messages")
+    workshop.die("b", error=THROTTLED)
+    drain_with(workshop, UnsettledBroker(workshop, error=SettlementFailed("no answer")))
+    workshop.cycle()
+    found = restore(workshop, groups=(asked,))
+    assert (found["restored"], found["unknown"] + found["still_there"]) == (1, 0)
+    found = restore(workshop)
+    assert (found["restored"], found["unknown"] + found["still_there"]) == (0, 1)
+
+
 # --- what may be in two places --------------------------------------------------------------------------------
 
 

@@ -639,6 +639,15 @@ def test_a_restore_is_looked_at_first(folder: Path, ledger: Ledger) -> None:
     for words, told in (([], ", and what is new of"), (["--limit", "1"], "; this leaves alone")):
         done = redrive(folder, "restore", "orders", "--dry-run", *words)
         assert f"{told} 1 copies that are staged and not yet classified" in done.stdout
+    with workshop.ledger.write() as connection:
+        connection.exec_driver_sql(
+            "insert into repeat_copies (copy_id, route, source, kind, message_id, broker_message_id, seen_at)"
+            " select message_id + 500, route, source, 'suspected', message_id, broker_message_id, changed_at"
+            " from messages where state = 'waiting'"
+        )
+    assert "\nwould stay: unknown 0, suspected 1\n" in redrive(folder, "restore", "orders", "--dry-run").stdout
+    told = json.loads(redrive(folder, "restore", "orders", "--dry-run", "--group", str(group), "--json").stdout)
+    assert (told["would_restore"], told["unknown"], told["suspected"]) == (2, 0, 0)
     assert workshop.states() == {"escalated": 2, "waiting": 1}, "nothing was done"
     for dry in (["--dry-run"], []):  # to try a canary again would hold back what goes
         done = redrive(folder, "release", "orders", str(group), *dry)

@@ -30,19 +30,33 @@ def restore(
     from redrive.stages import restore as restoring  # noqa: PLC0415
 
     settings, selection = read_settings(), selection_of(limit, groups=group)
-    settings.route(route)
+    leased_for = settings.route(route).drain.lease
     with open_ledger(settings) as ledger:
         refuse_unknown_groups(ledger, selection)
         with ledger.read() as connection:
-            count, staged = restoring.would_restore(connection, route, selection)
+            would = restoring.would_restore(ledger, connection, route, selection, leased_for=leased_for)
+    count, staged = would.messages, would.staged
     whole = restoring.takes_all(selection)
     if dry_run:
         also = ", and what is new of" if whole else "; this leaves alone"
         typer.echo(
-            json_line({"route": route, "would_restore": count, "staged": staged})
+            json_line(
+                {
+                    "route": route,
+                    "would_restore": count,
+                    "staged": staged,
+                    "unknown": would.unknown,
+                    "suspected": would.suspected,
+                }
+            )
             if as_json
             else f"{count:,} unfinished messages of {route} would go back into their queues"
             + (f"{also} {staged:,} copies that are staged and not yet classified" if staged else "")
+            + (
+                f"\nwould stay: unknown {would.unknown:,}, suspected {would.suspected:,}"
+                if would.unknown or would.suspected
+                else ""
+            )
         )
         return
     # Where nobody sits there it is a program, which has always gone ahead.

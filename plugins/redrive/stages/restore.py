@@ -7,6 +7,7 @@ a page into doubt.
 """
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy.engine import Connection
@@ -15,6 +16,7 @@ from redrive.brokers.base import WayBack
 from redrive.errors import BrokerError, NothingSent, PermissionRefused, QueueMissing, StagingError
 from redrive.ledger.account import balance
 from redrive.ledger.drain import batches
+from redrive.ledger.engine import Ledger
 from redrive.ledger.review import restoring
 from redrive.ledger.review.restoring import Unfinished
 from redrive.ledger.selecting import Selection
@@ -25,12 +27,29 @@ from redrive.stages.context import Context, micros
 PAGE = 200
 
 
-def would_restore(connection: Connection, route: str, selection: Selection) -> tuple[int, int]:
-    """How many messages :func:`restore` would put back at most, and how many copies are not loaded yet: it would have
-    to load them first, if it :func:`takes_all`."""
-    count = restoring.count(connection, route, selection.groups)
-    staged = balance.of_route(connection, route).get("staged", 0)
-    return (count if selection.limit is None else min(count, selection.limit)), staged
+class WouldRestore(NamedTuple):
+    """What :func:`restore` would do: messages that it would put back at most, copies that are not loaded yet (it would
+    have to load them first, if it :func:`takes_all`), and what it would leave as ``unknown`` and ``suspected``."""
+
+    messages: int
+    staged: int
+    unknown: int
+    suspected: int
+
+
+def would_restore(
+    ledger: Ledger, connection: Connection, route: str, selection: Selection, *, leased_for: timedelta
+) -> WouldRestore:
+    """What a restore with this selection would do now; ``leased_for``: how long drains of the route lease."""
+    groups = selection.groups
+    not_taken = restoring.not_taken(ledger, connection, route, leased_for=leased_for, groups=groups)
+    count = restoring.count(connection, route, groups) - not_taken.still_there - not_taken.in_doubt
+    return WouldRestore(
+        count if selection.limit is None else min(count, selection.limit),
+        balance.of_route(connection, route).get("staged", 0),
+        restoring.sent_in_doubt(connection, route, groups) + not_taken.in_doubt,
+        restoring.suspected(connection, route, groups),
+    )
 
 
 def takes_all(selection: Selection) -> bool:
@@ -45,8 +64,9 @@ def takes_all(selection: Selection) -> bool:
 def restore(context: Context) -> dict[str, Any]:
     """Put every unfinished message back into its source; says how many, and what could not be put back and why.
 
-    The run's selection narrows it: to groups, and to so many messages (``limit``). Then what is not loaded yet stays
-    as it is, for the next run to classify. What is loaded here and not put back goes to people at the next plan.
+    The run's selection narrows it: to groups, which are then what all numbers but ``staged`` are about, and to so many
+    messages (``limit``). Then what is not loaded yet stays as it is, for the next run to classify. What is loaded here
+    and not put back goes to people at the next plan.
 
     ``restored``; ``not_restored``, with the first twenty reasons in ``problems``; ``still_there``, whose copy the
     broker refused to settle, so that its queue has it; ``unknown``, which an earlier restore or a delivery may have
@@ -61,12 +81,12 @@ def restore(context: Context) -> dict[str, Any]:
     if takes_all(context.run.selection):
         classify.load_unclassified(context)
     with context.ledger.read() as connection:
-        total = restoring.count(connection, context.name, context.run.selection.groups)
-        uncertain = restoring.sent_in_doubt(connection, context.name)
-        leased_for = context.route.drain.lease
-        not_taken = restoring.not_taken(context.ledger, connection, context.name, leased_for=leased_for)
+        groups, leased_for = context.run.selection.groups, context.route.drain.lease
+        total = restoring.count(connection, context.name, groups)
+        uncertain = restoring.sent_in_doubt(connection, context.name, groups)
+        not_taken = restoring.not_taken(context.ledger, connection, context.name, leased_for=leased_for, groups=groups)
         uncertain += not_taken.in_doubt
-        suspected = restoring.suspected(connection, context.name)
+        suspected = restoring.suspected(connection, context.name, groups)
         staged = balance.of_route(connection, context.name).get("staged", 0)
     after, chosen = -1, context.run.selection
     left = chosen.limit

@@ -129,20 +129,23 @@ class NotTaken(NamedTuple):
     in_doubt: int
 
 
-def not_taken(ledger: Ledger, connection: Connection, route: str, *, leased_for: timedelta) -> NotTaken:
+def not_taken(
+    ledger: Ledger, connection: Connection, route: str, *, leased_for: timedelta, groups: Sequence[int] = ()
+) -> NotTaken:
     """Of how many messages the broker refused to settle all copies, and of how many nobody knows whether one was."""
     row = connection.execute(
         sql(
             f"select coalesce(sum(case when {_PERHAPS} then 0 else 1 end), 0) as still_there,"
             f" coalesce(sum(case when {_PERHAPS} then 1 else 0 end), 0) as in_doubt from messages"
             f" where route = :route and state in {_OPEN} and not {IN_DOUBT} and not {_taken(ledger, leased_for)}"
+            f"{_of(groups)}"
         ),
         {"route": route},
     ).one()
     return NotTaken(int(row.still_there), int(row.in_doubt))
 
 
-def sent_in_doubt(connection: Connection, route: str) -> int:
+def sent_in_doubt(connection: Connection, route: str, groups: Sequence[int] = ()) -> int:
     """How many messages a delivery may have sent without hearing so, or an earlier restore, or a ledger that is lost;
     also those that are under review for it. Nobody knows whether they are anywhere."""
     return int(
@@ -150,17 +153,21 @@ def sent_in_doubt(connection: Connection, route: str) -> int:
             sql(
                 "select count(*) from messages where route = :route and (state in"
                 f" {listed((State.SENDING, State.UNKNOWN, *_HANDED_OVER))} or (state in {_OPEN} and {IN_DOUBT}))"
+                f"{_of(groups)}"
             ),
             {"route": route},
         ).scalar_one()
     )
 
 
-def suspected(connection: Connection, route: str) -> int:
-    """How many copies may be second stagings of a message, and nobody has decided on them yet."""
+def suspected(connection: Connection, route: str, groups: Sequence[int] = ()) -> int:
+    """How many copies may be second stagings of a message, of one of these groups if any is named, and nobody has
+    decided on them yet."""
+    theirs = f" and message_id in (select message_id from messages where route = :route{_of(groups)})" if groups else ""
     return int(
         connection.execute(
-            sql("select count(*) from repeat_copies where route = :route and kind = 'suspected'"), {"route": route}
+            sql(f"select count(*) from repeat_copies where route = :route and kind = 'suspected'{theirs}"),
+            {"route": route},
         ).scalar_one()
     )
 
