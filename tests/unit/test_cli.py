@@ -687,6 +687,22 @@ def test_a_release_of_a_failed_group_promises_nothing_that_can_not_happen(folder
         assert "in the next run" not in told.stdout
 
 
+def test_a_release_says_how_many_of_its_group_wait_for_people(folder: Path, ledger: Ledger) -> None:
+    workshop = Workshop(folder, canary={"first": 3})
+    workshop.die(*"abcdefgh", error="the flux capacitor said hm")
+    workshop.cycle()
+    ((group,),) = workshop.query("select group_id from breakers where group_id is not null")
+    assert "wait for people" not in redrive(folder, "release", "orders", str(group), "--dry-run").stdout
+    workshop.die("later", error=KEY_ERROR)
+    workshop.cycle()
+    workshop.change(f"update escalated_messages set group_id = {group}")
+    wanted = f"; 1 of it wait for people: `redrive review redeliver --group {group} --route orders` sends them"
+    for words in (["--dry-run"], []):
+        told = redrive(folder, "release", "orders", str(group), *words)
+        assert "in the next run" in told.stdout
+        assert wanted in told.stdout
+
+
 def test_a_run_until_done_waits_for_what_is_due_and_ends_when_nothing_is_left(
     folder: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -155,6 +155,7 @@ def release(
         assert group is not None  # noqa: S101 - one of the two was given
         with ledger.read() as connection:
             gate = _gate_of(connection, route, group)
+            asked = _asked(connection, route, gate)
         held = gate.held
         at_once = held if first is None else min(first, held)
         # Where nobody sits there it is a program, which has always gone ahead.
@@ -163,12 +164,12 @@ def release(
         if not breakers.release_group(ledger, route, group, first=first, by=getpass.getuser(), now=utc_now()):
             raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
     if not held:
-        typer.echo(_nothing_held(route, gate, first))
+        typer.echo(_nothing_held(route, gate, first) + asked)
         return
     typer.echo(
-        f"group {group} of {route} goes in the next run, all of it"
+        f"group {group} of {route} goes in the next run, all of it{asked}"
         if first is None
-        else f"group {group} of {route} tries its canary again in the next run: up to {first:,} go first"
+        else f"group {group} of {route} tries its canary again in the next run: up to {first:,} go first{asked}"
     )
 
 
@@ -187,12 +188,17 @@ def _gate_of(connection: "Connection", route: str, group: int | None) -> "GroupG
 def _nothing_held(route: str, gate: "GroupGate", first: int | None) -> str:
     """What a release does where nothing stands behind the gate, and where the messages are."""
     then = "goes at once" if first is None else f"tries a canary of up to {first:,}"
-    asked = (
-        f"; what failed waits for people: `redrive review redeliver --group {gate.group_id} --route {route}` sends it"
-        if gate.stage == "failed"
-        else ""
-    )
-    return f"nothing of group {gate.group_id} of {route} is held: a release is for what comes, which {then}{asked}"
+    return f"nothing of group {gate.group_id} of {route} is held: a release is for what comes, which {then}"
+
+
+def _asked(connection: "Connection", route: str, gate: "GroupGate") -> str:
+    """What a release of the group says of those of its messages that a release does not reach."""
+    from redrive.ledger.account import inspecting  # noqa: PLC0415
+
+    command = f"`redrive review redeliver --group {gate.group_id} --route {route}`"
+    if count := inspecting.to_decide(connection, route, gate.group_id):
+        return f"; {count:,} of it wait for people: {command} sends them"
+    return f"; what failed waits for people: {command} sends it" if gate.stage == "failed" else ""
 
 
 def _holds_nothing(route: str, destination: str) -> str:
@@ -220,8 +226,11 @@ def _would_release(
                 )
             return
         gate = _gate_of(connection, route, group)
+        asked = _asked(connection, route, gate)
     if not gate.held:
-        typer.echo(_nothing_held(route, gate, first))
+        typer.echo(_nothing_held(route, gate, first) + asked)
         return
     would = "all of them would go" if first is None else f"{min(first, gate.held):,} of them would go first"
-    typer.echo(f"group {group} of {route} is {gate.stage}: {gate.held:,} messages are held; {would} in the next run")
+    typer.echo(
+        f"group {group} of {route} is {gate.stage}: {gate.held:,} messages are held; {would} in the next run{asked}"
+    )

@@ -96,12 +96,15 @@ def not_configured(connection: Connection, configured: Collection[str]) -> dict[
     return found
 
 
-def to_decide(connection: Connection, route: str) -> int:
-    """How many questions of a route wait for a person. No state of messages says it: of some it is decided already, and
-    people are also asked about copies that may be no messages, and about what a restore may have put back."""
+def to_decide(connection: Connection, route: str, group_id: int | None = None) -> int:
+    """How many questions of a route, or of one group there, wait for a person. No state of messages says it: of some it
+    is decided already, and people are also asked about copies that may be no messages, and about what a restore may
+    have put back."""
+    group, values = "", dict[str, Any](route=route)
+    if group_id is not None:
+        group, values = " and group_id = :group_id", {"route": route, "group_id": group_id}
     row = connection.execute(
-        sql(f"select count(*) as n from escalated_messages where {UNDECIDED_REVIEW} and route = :route"),
-        {"route": route},
+        sql(f"select count(*) as n from escalated_messages where {UNDECIDED_REVIEW} and route = :route{group}"), values
     ).one()
     return int(row.n)
 
