@@ -1,5 +1,6 @@
 """What the demo prints: honest sums, and hostile text that stays text."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -159,6 +160,25 @@ def test_the_sql_to_review_can_be_copied_whole(ledger: Ledger, place: Workspace)
         assert connection.exec_driver_sql(statement).rowcount == 1
     with ledger.read() as connection:
         assert connection.execute(sql("select status from escalated_messages")).scalar_one() == "decided"
+
+
+def test_the_command_to_copy_is_one_that_the_shell_finds(
+    ledger: Ledger, place: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_group(ledger, 7, "missing_data", "customer <n> not found")
+    insert(
+        ledger, "escalated_messages", message_id=1, route="orders", group_id=7, cause="missing_data", reason="x",
+        size_bytes=1, source="orders-dlq", attempts=0, escalated_at=NOW,
+    )  # fmt: skip
+    folder = tmp_path / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "redrive").touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    monkeypatch.chdir(tmp_path)
+    for path, command in (("/nowhere", ".venv/bin/redrive"), (str(folder), "redrive")):
+        monkeypatch.setenv("PATH", path)
+        with ledger.read() as connection:
+            assert f"# then `{command} review apply`" in printed(story.review_help(connection, place), width=200)
 
 
 def test_the_shop_table_tells_both_ways_into_the_dead_letter_queue() -> None:

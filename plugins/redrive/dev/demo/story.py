@@ -5,6 +5,8 @@ control characters, never as markup.
 """
 
 import re
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -269,7 +271,7 @@ def review_help(connection: Connection, workspace: Workspace) -> RenderableType:
             ),
             Text.assemble("sqlite3 ", ledger, ' "', decision(int(group)), '"'),
             Text(
-                "# then `redrive review apply`; the next run sends (in the demo: with --keep-broker)",
+                f"# then `{_redrive()} review apply`; the next run sends (in the demo: with --keep-broker)",
                 style="dim",
             ),
         ]
@@ -350,6 +352,12 @@ def _number(number: int, style: str | None = None) -> Text:
 
 def _difference(number: int) -> Text:
     return Text(f"✗ off by {number}", style="bold red") if number else Text("✓", style="green")
+
+
+def _redrive() -> str:
+    """What to type for ``redrive``: its path beside this Python, as after ``make run``, where a shell finds none."""
+    beside = Path(sys.executable).with_name("redrive")
+    return "redrive" if shutil.which("redrive") or not beside.exists() else _shortest(beside)
 
 
 def _shortest(path: Path) -> str:
