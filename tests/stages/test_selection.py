@@ -9,7 +9,7 @@ from redrive.errors import UsageError
 from redrive.ledger import leases
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
-from redrive.stages import attributes
+from redrive.stages import attributes, peek
 from redrive.stages.preview import preview
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
@@ -39,6 +39,17 @@ def test_a_run_for_one_source_drains_and_sends_only_that(tmp_path: Path) -> None
     assert (report["drained"], report["redelivered"]) == (1, 1)
     assert workshop.bodies("orders") == [b"c"]
     assert len(workshop.bodies("orders-dlq")) == 2, "the other source was not touched"
+
+
+def test_how_much_lies_in_the_sources_is_told_without_touching_it(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, **TWO_SOURCES)
+    workshop.die("a", "b")
+    workshop.die("c", queue="orders-delay")
+    told = peek.depths(workshop.settings, "orders", broker=workshop.broker)
+    assert told == {"orders-dlq": 2, "orders-delay": 1}
+    of_one = Selection(sources=("orders-delay",))
+    assert peek.depths(workshop.settings, "orders", broker=workshop.broker, selection=of_one) == {"orders-delay": 1}
+    assert workshop.cycle()["drained"] == 3
 
 
 def test_what_another_source_left_waiting_stays(tmp_path: Path) -> None:

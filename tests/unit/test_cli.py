@@ -891,6 +891,41 @@ def test_what_was_looked_at_is_told_in_whole_words_on_a_narrow_terminal(capsys: 
     assert "verdict" not in said, "a plan for nothing has no table"
 
 
+@pytest.mark.parametrize(
+    ("sources", "staged", "said"),
+    [
+        (
+            {"orders-dlq": 1234, "late": None},
+            0,
+            "1,234 in orders-dlq nobody tells how much is in late next: redrive drain orders --limit 100, redrive"
+            " classify orders, then this again",
+        ),
+        ({"orders-dlq": 0}, 0, "0 in orders-dlq nothing of orders is known that a run could do"),
+        ({}, 7, "next: redrive classify orders, then this again"),
+    ],
+)
+def test_a_plan_for_nothing_says_how_much_lies_there_and_what_comes_next(
+    capsys: pytest.CaptureFixture[str], sources: dict[str, int | None], staged: int, said: str
+) -> None:
+    unseen = {"staged_but_not_classified": staged, "in_the_sources": "not looked at"}
+    plan = {"route": "orders", "plan": [], "due_now": [], "bounds": [], "not_seen": unseen, "sources": sources}
+    output.print_preview(Console(width=200), plan)
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.endswith(said)
+    assert ("staged copies" in told) == bool(staged)
+
+
+def test_a_dry_run_before_the_first_drain_needs_no_broker(folder: Path, ledger: Ledger) -> None:
+    path = folder / "redrive.yaml"
+    path.write_text(path.read_text().replace("broker: memory", "broker: amazon_sqs"))
+    done = redrive(folder, "run", "orders", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "how much the sources hold is not known: " in done.stderr
+    assert "`redrive doctor orders`" in done.stderr
+    chosen = redrive(folder, "run", "orders", "--dry-run", "--cause", "throttled")
+    assert (chosen.returncode, chosen.stderr) == (0, "")
+
+
 def test_a_plan_cuts_no_cause_and_no_time_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     now = datetime(2026, 11, 20, 12, tzinfo=UTC)
     row = {"group": 12345, "cause": "dependency_unavailable", "messages": 1234, "verdict": "escalate",

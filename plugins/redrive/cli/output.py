@@ -249,8 +249,25 @@ def print_preview(console: Console, plan: dict[str, Any]) -> None:
     for sentence in plan["bounds"]:
         console.print(Text(printable(f"but {sentence}"), style="red"))
     unseen = plan["not_seen"]
-    console.print(Text(f"not seen: {unseen['staged_but_not_classified']:,} staged copies are not classified yet;"
-                       f" the sources were {unseen['in_the_sources']}", style="dim"))  # fmt: skip
+    staged = unseen["staged_but_not_classified"]
+    copies = f"{staged:,} staged copies are not classified yet; " if staged else ""
+    console.print(Text(f"not seen: {copies}the sources were {unseen['in_the_sources']}", style="dim"))
+    _print_next(console, plan)
+
+
+def _print_next(console: Console, plan: dict[str, Any]) -> None:
+    """Where there is nothing to plan, how much lies in the sources, and the command that begins."""
+    if plan["plan"]:
+        return
+    route, depths = plan["route"], plan.get("sources", {})
+    for queue, count in depths.items():
+        console.print(Text(f"{count:>9,}  in {queue}" if count is not None else f"nobody tells how much is in {queue}"))
+    if plan["not_seen"]["staged_but_not_classified"]:
+        console.print(Text(f"next: redrive classify {route}, then this again"))
+    elif plan.get("peeked") or any(count != 0 for count in depths.values()):
+        console.print(Text(f"next: redrive drain {route} --limit 100, redrive classify {route}, then this again"))
+    elif depths:
+        console.print(Text(f"nothing of {route} is known that a run could do"))
 
 
 def _print_peeked(console: Console, route: str, peeked: Sequence[dict[str, Any]]) -> None:

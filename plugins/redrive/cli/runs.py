@@ -28,6 +28,7 @@ from redrive.errors import (
     ClassificationFailed,
     LedgerUnavailable,
     QueuesFailed,
+    RedriveError,
     RoutePaused,
     StagingError,
     UsageError,
@@ -297,6 +298,7 @@ def _classify(settings: "Settings", current: "Run", progress: "Progress") -> dic
 
 
 def _preview(settings: "Settings", route: str, selection: "Selection", as_json: bool) -> None:
+    from redrive.ledger.selecting import Selection  # noqa: PLC0415
     from redrive.stages import peek, preview  # noqa: PLC0415
 
     plan = preview.preview(settings, route, selection, now=utc_now())
@@ -305,6 +307,12 @@ def _preview(settings: "Settings", route: str, selection: "Selection", as_json: 
             settings, route, selection=selection, known=known_groups_here(), model=learned_model_here()
         )
         plan["not_seen"]["in_the_sources"] = "looked at, and not touched"
+    known = plan["plan"] or plan.get("peeked") or plan["not_seen"]["staged_but_not_classified"]
+    if not known and replace(selection, limit=None, sources=()) == Selection():
+        try:  # there is nothing else to tell
+            plan["sources"] = peek.depths(settings, route, selection=selection)
+        except RedriveError as error:  # the ledger's answer needs no broker
+            typer.echo(f"redrive: how much the sources hold is not known: {error}; `redrive doctor {route}`", err=True)
     if as_json:
         typer.echo(json_line(plan))
         return

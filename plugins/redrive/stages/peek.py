@@ -32,6 +32,24 @@ def can_peek(settings: Settings, route: str) -> bool:
     return registry.kind(settings.route(route).broker).capabilities.peeks
 
 
+def depths(
+    settings: Settings, route: str, *, selection: Selection = EVERYTHING, broker: Broker | None = None
+) -> dict[str, int | None]:
+    """How many messages each source of ``route`` holds that the selection takes; None where the broker doesn't tell."""
+    asked = settings.route(route)
+    covers = registry.kind(asked.broker).covers
+    opened = broker or open_broker(asked.broker, asked.connection or "")
+    try:
+        return {
+            source.queue: opened.depth(source.queue).total
+            for source in source_expansion.as_the_broker_says(asked, lambda: opened).sources
+            if _is_one_of(source.queue, selection.sources, covers)
+        }
+    finally:
+        if broker is None:
+            opened.close()
+
+
 def peek(
     settings: Settings,
     route: str,
