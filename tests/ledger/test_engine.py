@@ -202,6 +202,7 @@ def test_many_who_open_a_new_file_at_once_are_all_let_in(tmp_path: Path) -> None
         ledger = Ledger(f"sqlite:///{path}")
         try:
             together.wait()
+            ledger.make()
             with ledger.write() as connection:
                 connection.exec_driver_sql("select 1")
         except BaseException as error:
