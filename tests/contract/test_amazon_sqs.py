@@ -836,6 +836,33 @@ def test_what_is_deleted_after_its_lease_may_be_somebody_elses(script: ScriptedS
     broker.close()
 
 
+@pytest.mark.parametrize("tries", [1, 2])
+@pytest.mark.parametrize(("late_by", "count"), [(25, 0), (4, 1)], ids=["late", "in time"])
+def test_a_lease_begins_before_the_answer_to_a_receive_has_come(
+    script: ScriptedSqs, late_by: int, count: int, tries: int
+) -> None:
+    """On a slow link a lease may be over long before it would be, had it begun with the answer. It begins in the try
+    that is answered, whenever an earlier one began."""
+    now = [100.0]
+
+    def wait(_: float) -> None:
+        now[0] += 20
+
+    def slowly(_: dict[str, object]) -> dict[str, object]:
+        now[0] += late_by
+        return {"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "Body": "x"}]}
+
+    broker = adapter(script.url, concurrency=1, monotonic=lambda: now[0], sleep=wait)
+    script.then("ReceiveMessage", *[Refuse("ServiceUnavailable", 503)] * (tries - 1), slowly)
+    [one] = broker.receive("orders-dlq", limit=1, wait=NO_WAIT, lease=timedelta(seconds=30))
+    now[0] += 20
+    settled = broker.settle("orders-dlq", [one.receipt])
+
+    assert settled.count == count
+    assert len(script.requests("ReceiveMessage")) == tries
+    broker.close()
+
+
 def test_what_an_answer_does_not_name_is_not_deleted(script: ScriptedSqs, broker: AmazonSqs) -> None:
     script.then("DeleteMessageBatch", {"Successful": [{"Id": "0"}], "Failed": []}, {})
     assert broker.settle("orders-dlq", ["r-0", "r-1"]).count == 2, "asked for once more, and once more"

@@ -48,18 +48,29 @@ class Calls:
                 regions.refuse_host_elsewhere(queue, meta.region_name)
                 self._urls[queue] = queue
             else:
-                question = {"QueueName": queue}
+                question: dict[str, Any] = {"QueueName": queue}
                 if queue.startswith("arn:"):
                     account, name = regions.of_arn(queue, region=meta.region_name, partition=meta.partition)
                     question = {"QueueName": name, "QueueOwnerAWSAccountId": account}
                 self._urls[queue] = self.call("GetQueueUrl", queue, **question)["QueueUrl"]
         return self._urls[queue]
 
-    def call(self, action: str, queue: str, **parameters: Any) -> dict[str, Any]:
-        """One call that may safely be repeated; raises the errors of :mod:`redrive.errors`."""
+    def call(
+        self, action: str, queue: str, *, before_each: Callable[[], object] = lambda: None, **parameters: Any
+    ) -> dict[str, Any]:
+        """One call that may safely be repeated; raises the errors of :mod:`redrive.errors`.
+
+        ``before_each`` is called as each try begins.
+        """
         method = getattr(self._client, xform_name(action))
+
+        def once() -> dict[str, Any]:
+            before_each()
+            answer: dict[str, Any] = method(**parameters)
+            return answer
+
         try:
-            answer: dict[str, Any] = self._patiently(lambda: method(**parameters), when=may_pass)
+            answer: dict[str, Any] = self._patiently(once, when=may_pass)
         except SDK_ERRORS as error:
             raise known_error(action, queue, error) from error
         return answer

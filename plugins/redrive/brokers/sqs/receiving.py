@@ -49,9 +49,16 @@ class Receiver:
         found: list[Received] = []
 
         def poll(count: int, seconds: int) -> list[Received]:
+            began = self._monotonic()  # of the try that is answered
+
+            def begin() -> None:
+                nonlocal began
+                began = self._monotonic()
+
             answer = self._calls.call(
                 "ReceiveMessage",
                 queue,
+                before_each=begin,
                 QueueUrl=url,
                 MaxNumberOfMessages=count,
                 WaitTimeSeconds=seconds,
@@ -60,8 +67,10 @@ class Receiver:
                 MessageAttributeNames=["All"],
             )
             got = answer.get("Messages", ())
-            # A long poll waited before it began; so it ends a little sooner than this.
-            self._leases.update(dict.fromkeys((one["ReceiptHandle"] for one in got), self._monotonic() + visibility))
+            # SQS leased them while the poll waited, not later: the answer may have been on its way for long. A lease
+            # ends before this by no more than the poll may have waited.
+            leased = min(self._monotonic(), began + seconds)
+            self._leases.update(dict.fromkeys((one["ReceiptHandle"] for one in got), leased + visibility))
             return [received(message, lambda arn: self._origin(queue, arn)) for message in got]
 
         while True:  # wait for the first
