@@ -115,6 +115,8 @@ class BrokerContract:
     max_body = 1_000_000
     #: The shortest lease that the broker gives.
     short_lease = timedelta(seconds=1)
+    #: How a source of dead letters is named that is a queue itself.
+    source_name = "{}"
 
     # --- what a broker's tests supply ------------------------------------------------------------------
 
@@ -539,7 +541,11 @@ class BrokerContract:
         live = make_queue(dead_letter_queue=dead, max_deliveries=3)
 
         told = broker.describe(live)
-        assert (told.dead_letter_queue, told.max_deliveries, told.ordered) == (dead, 3, False)
+        assert (told.dead_letter_queue, told.max_deliveries, told.ordered) == (
+            self.source_name.format(dead),
+            3,
+            False,
+        )
         assert told.lease is not None
         if broker.capabilities.oldest_age == "sample":  # looks into a live queue are rationed by it
             assert (told.own_max_deliveries, broker.describe(dead).own_max_deliveries) == (3, None)

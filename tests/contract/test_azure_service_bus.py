@@ -102,6 +102,7 @@ class TestAzureServiceBus(BrokerContract):
 
     max_body = 200_000
     short_lease = timedelta(seconds=LOCK)  # the entity's lock duration, whatever is asked for
+    source_name = "{}/$Active"
 
     @pytest.fixture
     def broker(self, bus: ServiceBusStandIn) -> Iterator[AzureServiceBus]:
@@ -1233,6 +1234,26 @@ def test_a_description_tells_what_is_known(bus: ServiceBusStandIn, broker: Azure
         None,
     )
     assert broker.capabilities_for("orders/$DeadLetterQueue").max_lease == timedelta(seconds=45)
+
+
+@pytest.mark.parametrize("of", ["orders", "news/Subscriptions/mail"])
+def test_a_dead_letter_queue_that_gets_nothing_any_more_says_where_it_goes(bus: ServiceBusStandIn, of: str) -> None:
+    bus.queue("errors")
+    bus.topic("news")
+    bus.queue("orders", forward_dead_letters_to="errors")
+    bus.subscription("news", "mail", forward_dead_letters_to="errors")
+    broker = adapter(bus)
+    dead, not_forwarded = f"{of}/$DeadLetterQueue", f"{of}/$Transfer/$DeadLetterQueue"
+
+    assert broker.capabilities_for(dead).letters_go_to == "errors/$Active"
+    assert broker.describe(of).dead_letter_queue == "errors/$Active"
+    assert broker.origins(dead) == {of}, "what lies there from before goes back to it"
+    [warning] = broker.describe(dead).warnings
+    assert f"gets nothing any more: {of} forwards its dead letters, to errors/$Active" in warning
+    for queue in (of, not_forwarded, "errors", "errors/$DeadLetterQueue"):
+        assert broker.capabilities_for(queue).letters_go_to is None
+        assert broker.describe(queue).warnings == ()
+    broker.close()
 
 
 # --- connections -----------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from redrive.errors import PermissionRefused, QueueMissing, QueuesFailed, UsageE
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection
 from redrive.message import TYPE_ATTRIBUTE
-from redrive.stages import peek, pipeline
+from redrive.stages import doctor, peek, pipeline
 from tests import blank
 from tests.contract.broker_contract import PATIENCE
 from tests.contract.test_azure_service_bus import _quick_links, adapter  # noqa: F401 - a fixture
@@ -36,6 +36,14 @@ BUG = (
     "   at Shop.Worker.Run()"
 )
 DEAD = "orders/$DeadLetterQueue"
+#: A route as it is on Service Bus, where a test says nothing else.
+ON_BUS: dict[str, Any] = {
+    "broker": "azure_service_bus",
+    "connection": "bus",
+    "sources": [{"queue": DEAD, "lease": "30s", "max_deliveries": 10}],
+    "destination": None,
+    "evidence": [],
+}
 
 Verdict = Callable[[ServiceBusReceivedMessage], tuple[str, str] | None]
 
@@ -49,14 +57,7 @@ class ServiceBusWorkshop(Workshop):
         self.folder = folder
         self.bus = bus
         bus.queue("orders", lock_duration=LOCK, **(queue or {}))
-        on_bus = {
-            "broker": "azure_service_bus",
-            "connection": "bus",
-            "sources": [{"queue": DEAD, "lease": "30s", "max_deliveries": 10}],
-            "destination": None,
-            "evidence": [],
-        }
-        self.settings = self.configure(f"sqlite:///{folder}/redrive.db", **(on_bus | route))
+        self.settings = self.configure(f"sqlite:///{folder}/redrive.db", **(ON_BUS | route))
         self.ledger = Ledger(self.settings.database)
         blank.upgrade(self.ledger, self.now())
         self.broker = adapter(bus)  # type: ignore[assignment]
@@ -503,6 +504,66 @@ def test_a_dead_letter_queue_is_looked_at_and_left_as_it_is(tmp_path: Path, bus:
     report = shop.cycle(Selection(attributes=((TYPE_ATTRIBUTE, "OrderCancelled"),)))
     assert shop.states() == {"sent": 3, "escalated": 1}, "a type that is a property of the broker's"
     shop.close()
+
+
+# --- dead letters that go on to another queue ----------------------------------------------------------------------
+
+
+def test_an_empty_dead_letter_queue_that_gets_nothing_any_more_proves_nothing(
+    build: Build, bus: ServiceBusStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies there from before is sent again as ever; what fails then lies in another queue, and is no success."""
+    bus.queue("errors", lock_duration=LOCK)
+    shop = build()
+    monkeypatch.setattr(doctor, "open_broker", lambda *_: adapter(bus))
+    shop.buy("a")
+    shop.work(refused)
+    bus.entity("orders").rules.forward_dead_letters_to = "errors"
+    told = [one.text for one in doctor.examine(shop.settings, ["orders"]) if one.subject == f"orders: source {DEAD}"]
+    assert [text for text in told if "orders forwards its dead letters, to errors/$Active" in text]
+    assert shop.cycle()["redelivered"] == 1
+    shop.work(refused)
+    assert (shop.held(DEAD), shop.held("errors")) == ([], [b"a"])
+    for _ in range(4):
+        shop.advance(hours=3)
+        shop.cycle()
+    assert shop.states() == {"sent": 1}
+
+    both = [{"queue": DEAD}, {"queue": "errors/$Active", "origins": ["orders"]}]
+    shop.settings = shop.configure(shop.settings.database, **(ON_BUS | {"sources": both}))
+    report = shop.cycle()
+    assert (report["drained"], report["returned"], report["new"]) == (1, 1, 0)
+    shop.advance(hours=3)
+    shop.cycle()
+    assert shop.work() == [b"a"]
+    for _ in range(4):
+        shop.advance(hours=3)
+        shop.cycle()
+    assert shop.states() == {"presumed": 1}
+    assert shop.audit() == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "told"),
+    [
+        ([DEAD], "goes to errors/$Active and then errors/$DeadLetterQueue, which this route does not drain"),
+        (["errors/$Active"], None),
+        ([DEAD, "Errors/$active"], None),
+    ],
+)
+def test_the_doctor_says_where_what_fails_again_goes(
+    build: Build, bus: ServiceBusStandIn, monkeypatch: pytest.MonkeyPatch, sources: list[str], told: str | None
+) -> None:
+    bus.queue("errors", lock_duration=LOCK)
+    shop = build(
+        queue={"forward_dead_letters_to": "errors"},
+        sources=[{"queue": queue} for queue in sources],
+        destination={"queue": "orders"},
+    )
+    monkeypatch.setattr(doctor, "open_broker", lambda *_: adapter(bus))
+    found = [one.text for one in doctor.examine(shop.settings, ["orders"]) if one.subject.endswith(": returns")]
+    assert [told in text for text in found if told] == ([True] if told else [])
+    assert bool(found) == bool(told)
 
 
 # --- all subscriptions of a topic by one line --------------------------------------------------------------------

@@ -107,6 +107,10 @@ class Capabilities:
     #: received once as many have left as lay before it, or once a later send came back. Otherwise only emptiness proves
     #: that.
     in_order: bool = False
+    #: The queue, as a source is named, into which goes what would be dead-lettered to this one: only what came before
+    #: lies here, so that this one is empty says nothing of returns, unless the route drains that one too. None: what is
+    #: dead-lettered to this queue lies in it.
+    letters_go_to: str | None = None
     #: A consumer's hold ends by the broker's clock unless the consumer renews it: whoever hangs gives back what it has,
     #: and after its deliveries a message is dead-lettered. Depth tells what waits apart from what is held.
     leases_end: bool = False
@@ -249,7 +253,7 @@ class QueueInfo(NamedTuple):
     lease: timedelta | None = None
     max_deliveries: int | None = None  # of the origin that dead-letters from here; of several the least
     ordered: bool = False
-    dead_letter_queue: str | None = None
+    dead_letter_queue: str | None = None  # as a source of dead letters is named
     max_message_bytes: int | None = None
     subscribers: int | None = None  # who gets what is published here; asked where a redelivery has no single target
     origin_lease: timedelta | None = None  # of the origin that dead-letters from here; of several the longest

@@ -16,18 +16,24 @@ How it is known depends on what the broker tells of a source:
 - No depth: every shard had its quiet receives, and nobody of the route could hold any meanwhile. Every drain that began
   in this run has ended, and the leases of an earlier one that may have died were over before.
 
+A source into which nothing is dead-lettered any more, because it goes to another queue, says nothing of returns: it is
+never complete, unless the route drains that queue too.
+
 Which shards there are is told by their beginnings: Airflow may have made tasks for another number of them than the
 configuration says, and people may mark one done that failed or never ran.
 """
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy.engine import Connection
 
+from redrive.brokers.base import Broker
 from redrive.ledger import leases
 from redrive.ledger.drain import batches, first_looks
 from redrive.ledger.drain.first_looks import FirstLook
+from redrive.settings import Source
 from redrive.stages.context import Context
 from redrive.stages.source_end import COMPLETE, ENDED, NOTHING_MORE, PROVED, counts_out
 
@@ -42,6 +48,15 @@ def drained_to(context: Context) -> dict[str, datetime]:
         looks = first_looks.first(connection, context.lease)
         for source in context.route.sources:
             queue = source.queue
+            onward = letters_go_to(context.broker, queue, context.route.sources)
+            if onward is not None:
+                log.info(
+                    "%s: what dies goes to %s, which is no source of this route: this run does not prove that nothing"
+                    " came back",
+                    queue,
+                    onward,
+                )
+                continue
             lag = context.broker.capabilities_for(queue).depth_lag
             look = looks.get(queue)
             each = look is not None and counts.get(COMPLETE + queue, 0) >= look.beginnings
@@ -60,6 +75,13 @@ def drained_to(context: Context) -> dict[str, datetime]:
                 before = context.run.started_at - lag
                 found[queue] = min(before, look.as_of) if look is not None and look.as_of is not None else before
     return found
+
+
+def letters_go_to(broker: Broker, queue: str, sources: Sequence[Source]) -> str | None:
+    """The queue, none of ``sources``, into which goes what would be dead-lettered to ``queue``; see
+    :attr:`~redrive.brokers.base.Capabilities.letters_go_to`."""
+    onward = broker.capabilities_for(queue).letters_go_to
+    return None if onward is None or any(one.queue.lower() == onward.lower() for one in sources) else onward
 
 
 def _looks_agree(context: Context, queue: str, look: FirstLook) -> bool:

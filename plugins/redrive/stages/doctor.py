@@ -35,7 +35,7 @@ from redrive.ledger.review import escalations
 from redrive.notify import channels
 from redrive.settings import Notify, Route, Settings, Source, SparkSettings
 from redrive.spark import session_conf, submit
-from redrive.stages import aiming, checking, resolve, source_expansion
+from redrive.stages import aiming, checking, completeness, resolve, source_expansion
 
 _CONNECT_PORT = 15_002  # Spark Connect's own default
 _REACH_SECONDS = 3.0
@@ -352,7 +352,9 @@ def _returns(broker: Broker, subject: str, queue: str, route: Route) -> Iterator
     """Whether what fails again at a destination comes to a source of the route, as far as the broker tells."""
     for source in route.sources:
         with suppress(RedriveError):
-            if queue in (broker.origins(source.queue) or ()):
+            if queue not in (broker.origins(source.queue) or ()):
+                continue
+            if completeness.letters_go_to(broker, source.queue, route.sources) is None:
                 return
     passed, at = list[str](), queue
     with suppress(RedriveError):  # of the destination it is told by the depth already; what is behind it may be hidden

@@ -48,6 +48,7 @@ class Looking:
             in_order=facts is not None
             and single
             and not (facts.requires_session or facts.partitioned or facts.forwards),
+            letters_go_to=_letters_go_to(address, facts),
             single_target=single,
             native_dedupe=target.duplicate_window if target else None,
             max_message_bytes=(target.max_bytes if target else None) or STANDARD_BYTES,
@@ -185,16 +186,35 @@ class Looking:
             self._namespace.probe("describe", queue)
             return QueueInfo()
         dead = bool(address.sub_queue)
-        forwarded = facts.forward_dead_letters_to
         own = f"{address.origin}/$DeadLetterQueue" if facts.max_delivery_count else None
         topic = self._entities.known(Address(address.entity)) if address.subscription else facts
+        onward = _letters_go_to(address, facts)
         return QueueInfo(
             retention=None if dead else facts.time_to_live,
             lease=facts.lock_duration,
             max_deliveries=facts.max_delivery_count,
             origin_lease=facts.lock_duration if dead else None,
             ordered=facts.requires_session and not dead,
-            dead_letter_queue=None if dead else forwarded or own,
+            dead_letter_queue=None if dead else _forwards_letters_to(facts) or own,
             max_message_bytes=topic.max_bytes if topic else None,
             subscribers=topic.subscribers if topic else None,
+            warnings=() if onward is None else (_ONLY_WHAT_WAS.format(address.origin, onward),),
         )
+
+
+#: Of a dead-letter queue whose entity forwards them: the entity, and where they go.
+_ONLY_WHAT_WAS = (
+    "gets nothing any more: {} forwards its dead letters, to {}. A route that does not drain that too never sees what"
+    " comes back, and no send of it counts as having stayed away. List that queue among the sources; this one can go"
+    " once it is empty"
+)
+
+
+def _letters_go_to(address: Address, facts: Facts | None) -> str | None:
+    """See :class:`~redrive.brokers.base.Capabilities`; what could not be forwarded (``$Transfer``) stays there."""
+    return _forwards_letters_to(facts) if facts is not None and address.sub_queue == "dead_letter" else None
+
+
+def _forwards_letters_to(facts: Facts) -> str | None:
+    """The queue to which the entity forwards its dead letters, as a source is named."""
+    return f"{facts.forward_dead_letters_to}/$Active" if facts.forward_dead_letters_to else None
