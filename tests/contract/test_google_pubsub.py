@@ -4,6 +4,7 @@
 for its tests, as an opinion that isn't ours.
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -1016,6 +1017,67 @@ def test_what_a_lost_answer_hides_for_long_is_an_error_and_not_the_end(
     clock.advance(600 * SECOND)
 
     assert len(pubsub.receive(queue, limit=5, wait=NO_WAIT, lease=LEASE)) == 1
+
+
+def extensions_fail(world: World, which: Callable[[int], bool]) -> Callable[[str, str], None]:
+    """A fault of ``world``: of the requests for another lease fail those whose number ``which`` names."""
+
+    def before(method: str, _: str) -> None:
+        if method == "ModifyAckDeadline" and which(world.requests[method]):
+            raise Refusal("UNAVAILABLE", "502 upstream")
+
+    return before
+
+
+def test_what_was_pulled_and_could_not_be_leased_as_asked_is_given_back(
+    pubsub: GooglePubSub, operator: Operator, world: World, clock: ManualClock
+) -> None:
+    """Else it is leased to nobody for as long as the subscription says, and pulls bring nothing meanwhile."""
+    queue = operator.queue(ack_deadline_seconds=600)
+    pubsub.publish(queue, [outgoing(number=n) for n in range(1_000)])
+    pubsub.publish(queue, [outgoing(number=n) for n in range(1_000, 1_500)])
+    world.faults.before = extensions_fail(world, lambda number: 2 <= number <= 9)
+    first = pubsub.receive(queue, limit=1_500, wait=NO_WAIT, lease=LEASE)
+    began = clock.now
+
+    assert len(first) == 1_000
+    assert len(pubsub.receive(queue, limit=1_500, wait=NO_WAIT, lease=LEASE)) == 500
+    assert pubsub.receive(queue, limit=1_500, wait=NO_WAIT, lease=LEASE) == []
+    assert clock.now - began <= 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("deadline", "carried_out"), [(600, False), (10, True)], ids=["for the subscription's", "for what was asked"]
+)
+def test_what_was_pulled_and_nobody_holds_is_hidden_and_not_gone(
+    pubsub: GooglePubSub, operator: Operator, world: World, clock: ManualClock, deadline: int, carried_out: bool
+) -> None:
+    queue = operator.queue(ack_deadline_seconds=deadline)
+    pubsub.publish(queue, [outgoing(number=n) for n in range(1_000)])
+    pubsub.publish(queue, [outgoing(number=n) for n in range(1_000, 1_500)])
+    modified = pubsub._clients.subscriber.modify_ack_deadline
+    calls = itertools.count(1)
+
+    def modify(**call: Any) -> Any:
+        number = next(calls)
+        if number == 2 and carried_out:
+            modified(**call)
+        if 2 <= number <= 10:
+            raise api.ServiceUnavailable("the answer was lost")
+        return modified(**call)
+
+    pubsub._clients.subscriber.modify_ack_deadline = modify
+    lease = timedelta(minutes=5)
+    first = pubsub.receive(queue, limit=1_500, wait=NO_WAIT, lease=lease)
+    assert len(first) == 1_000
+    assert pubsub.settle(queue, [one.receipt for one in first]).count == 1_000
+    for _ in range(3):
+        with pytest.raises(BrokerUnavailable, match=f"queue {queue}: an answer was lost"):
+            pubsub.receive(queue, limit=1_500, wait=NO_WAIT, lease=lease)
+        clock.advance(20 * SECOND)
+    clock.advance(600 * SECOND)
+
+    assert len(pubsub.receive(queue, limit=1_500, wait=NO_WAIT, lease=lease)) == 500
 
 
 def test_an_answer_that_takes_longer_than_the_wait_comes_in(

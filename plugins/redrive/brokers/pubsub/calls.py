@@ -51,8 +51,7 @@ class Calls:
         """
 
         def once() -> Any:
-            self.requests[action] += 1
-            return method(request=request, retry=None, timeout=timeout or self.timeout)
+            return self.once(action, method, request, timeout=timeout)
 
         passing = may_pass if not patient else lambda e: may_pass(e) and not isinstance(e, api.DeadlineExceeded)
         try:
@@ -65,6 +64,11 @@ class Calls:
             raise known_error(action, queue, error) from error
         self.reached = True
         return answer
+
+    def once(self, action: str, method: Callable[..., Any], request: Any, *, timeout: float | None = None) -> Any:
+        """One request that is not repeated; raises the library's own errors."""
+        self.requests[action] += 1
+        return method(request=request, retry=None, timeout=timeout or self.timeout)
 
     def publish(self, request: Any) -> Any:
         """One publish, repeated only where it certainly was not taken; raises the library's own errors."""

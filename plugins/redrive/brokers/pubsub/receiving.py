@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import google.api_core.exceptions as api
 from google.pubsub_v1 import types
@@ -32,6 +32,13 @@ WAIT_AT_ONCE = LEAST_LEASE.total_seconds() / 2
 LATE = timedelta(seconds=3)
 
 
+class _Lost(NamedTuple):
+    """When messages were leased last that nobody here holds, and for how long at least; 0: they were given back."""
+
+    at: float
+    lease: float
+
+
 class Receiver:
     """What we receive from any subscription, and until when it is ours."""
 
@@ -43,7 +50,7 @@ class Receiver:
         self._sleep = sleep
         self._monotonic = monotonic
         self._leases: dict[object, float] = {}  # ack id -> when its lease ends, on our clock
-        self._lost: dict[str, float] = {}  # subscription -> when an answer to a pull was lost, with messages maybe
+        self._lost: dict[str, _Lost] = {}  # by subscription: of answers to pulls that were lost, with messages maybe
         self._origins = NamesOfMessages[str | None](None, monotonic)  # topics of subscriptions
 
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
@@ -110,7 +117,7 @@ class Receiver:
             except api.GoogleAPICallError as error:
                 over = wait > 0 and isinstance(error, api.DeadlineExceeded)
                 if may_pass(error) and not certainly_not_taken(error) and not over:
-                    self._lost[name] = self._monotonic()
+                    self._note_lost(name, LEAST_LEASE.total_seconds())
                 raise
 
         try:
@@ -129,21 +136,43 @@ class Receiver:
         # Pub/Sub leased them after the request had left, and the answer may have been on its way for long. Whether the
         # rest is long enough for the next request is seen there.
         self._leases.update(dict.fromkeys(ids, began + self._own_lease(queue, name, self._monotonic() - began)))
-        self._set_deadlines(queue, name, ids, seconds)
-        return [received(message, self._origin) for message in got]
+        try:
+            self._set_deadlines(queue, name, ids, seconds)
+            return [received(message, self._origin) for message in got]
+        except BrokerError:
+            self._let_go(name, ids, seconds)
+            raise
+
+    def _let_go(self, name: str, ids: Sequence[str], seconds: int) -> None:
+        """Of these, which were pulled, nobody will hear: give them back if that goes at once, and note that else they
+        are hidden, as those of a lost answer. A request that failed may have leased them for ``seconds``."""
+        for one in ids:
+            self._leases.pop(one, None)
+        request = types.ModifyAckDeadlineRequest(subscription=name, ack_ids=list(ids), ack_deadline_seconds=0)
+        lease = max(LEAST_LEASE.total_seconds(), seconds)
+        with contextlib.suppress(api.GoogleAPICallError):
+            self._calls.once("ModifyAckDeadline", self._calls.subscriber.modify_ack_deadline, request)
+            lease = 0.0
+        self._note_lost(name, lease)
+
+    def _note_lost(self, name: str, lease: float) -> None:
+        before = self._lost.get(name)
+        self._lost[name] = _Lost(self._monotonic(), lease if before is None else max(lease, before.lease))
 
     def _hidden_for(self, queue: str, name: str) -> float:
         """For how many more seconds messages of an answer that was lost may be leased to nobody, or rest after that;
         0: none do."""
-        if name not in self._lost:
+        lost = self._lost.get(name)
+        if lost is None:
             return 0
         hidden = MAX_LEASE
         with contextlib.suppress(BrokerError):
             told = self._names.subscription(queue, name)
-            hidden = max(LEAST_LEASE, timedelta(seconds=told.ack_deadline_seconds))
+            own = timedelta(seconds=max(lost.lease, told.ack_deadline_seconds))
+            hidden = own if lost.lease else timedelta(0)
             hidden += told.retry_policy.maximum_backoff if "retry_policy" in told else timedelta(0)
         hidden += LATE
-        left = self._lost[name] + hidden.total_seconds() - self._monotonic()
+        left = lost.at + hidden.total_seconds() - self._monotonic()
         if left <= 0:
             del self._lost[name]
         return max(0.0, left)
