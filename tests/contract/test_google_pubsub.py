@@ -1080,6 +1080,24 @@ def test_what_was_pulled_and_nobody_holds_is_hidden_and_not_gone(
     assert len(pubsub.receive(queue, limit=1_500, wait=NO_WAIT, lease=lease)) == 500
 
 
+def test_who_waits_gives_an_answer_the_time_that_it_takes_to_come(
+    make_adapter: Callable[..., GooglePubSub], world: World
+) -> None:
+    """Else on a slow link each answer is late for the wait, and what it had is leased to nobody."""
+    pubsub = make_adapter(monotonic=time.monotonic)
+    queue = Operator(pubsub).queue()
+    world.faults.slow["Pull"] = 1.5
+    pulled = pubsub._clients.subscriber.pull
+
+    def pull(*, request: types.PullRequest, **call: Any) -> Any:
+        if not request.return_immediately:
+            pubsub.publish(queue, [outgoing()])
+        return pulled(request=request, **call)
+
+    pubsub._clients.subscriber.pull = pull
+    assert len(pubsub.receive(queue, limit=1, wait=SECOND, lease=LEASE)) == 1
+
+
 def test_an_answer_that_takes_longer_than_the_wait_comes_in(
     pubsub: GooglePubSub, operator: Operator, world: World
 ) -> None:

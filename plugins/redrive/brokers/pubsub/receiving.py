@@ -66,10 +66,12 @@ class Receiver:
             return []
         name = self._names.subscription_name(queue)
         seconds = _lease_seconds(lease)
-        fill_until = self._monotonic() + seconds / 4
+        began = self._monotonic()
+        fill_until = began + seconds / 4
         found = self._pull(queue, name, min(limit, BATCH), seconds)
         if not found and wait > timedelta(0):
-            found = self._await(queue, name, limit, wait.total_seconds(), seconds)
+            on_the_way = min(self._monotonic() - began, WAIT_AT_ONCE / 2)
+            found = self._await(queue, name, limit, wait.total_seconds(), seconds, on_the_way)
         while not found and (hidden := self._hidden_for(queue, name)) > 0:
             if self._monotonic() + hidden > fill_until:
                 raise BrokerUnavailable(
@@ -89,15 +91,18 @@ class Receiver:
             size += bytes_of(more)
         return found
 
-    def _await(self, queue: str, name: str, limit: int, wait: float, seconds: int) -> list[Received]:
-        """What comes to a subscription that has just said that it has nothing.
+    def _await(self, queue: str, name: str, limit: int, wait: float, seconds: int, on_the_way: float) -> list[Received]:
+        """What comes to a subscription that has just said that it has nothing, in an answer that was so long on its
+        way.
 
         A wait ends by our deadline. An answer that is late for it is lost, and its messages stay leased and look as if
-        they weren't there: so few are asked for at a time, of which an answer comes in fast.
+        they weren't there: so few are asked for at a time, of which an answer comes in fast, and the way of an answer
+        is added to each wait. What is given out at the very end of a wait is lost all the same: to doubt after each
+        wait would cost each empty subscription its ack deadline.
         """
         times = math.ceil(wait / WAIT_AT_ONCE)
         for _ in range(times):
-            if found := self._pull(queue, name, min(limit, WAIT_FOR), seconds, wait=wait / times):
+            if found := self._pull(queue, name, min(limit, WAIT_FOR), seconds, wait=wait / times + on_the_way):
                 return found
         return []
 
