@@ -253,13 +253,16 @@ def test_a_broker_that_keeps_some_delays_only_gets_the_next_longer_one_and_the_l
     )
 
 
+class Elsewhere(MemoryBroker):
+    """Keeps what is delayed in another queue."""
+
+    delayed: int | None = 0
+
+    def depth(self, queue: str) -> Depth:
+        return super().depth(queue)._replace(delayed=self.delayed)
+
+
 def test_what_the_broker_keeps_where_nobody_counts_it_fills_the_destination_too(tmp_path: Path) -> None:
-    class Elsewhere(MemoryBroker):
-        """Keeps what is delayed in another queue."""
-
-        def depth(self, queue: str) -> Depth:
-            return super().depth(queue)._replace(delayed=0)
-
     workshop = Workshop(tmp_path, **(NATIVE | {"rate": {"max_in_flight": 8}}))
     workshop.broker = Elsewhere(workshop.world)
     workshop.die(*[f"{number:02}" for number in range(40)], error=THROTTLED)
@@ -267,6 +270,18 @@ def test_what_the_broker_keeps_where_nobody_counts_it_fills_the_destination_too(
     assert deliver(workshop, run)["redelivered"] <= 8
     assert workshop.states()["waiting"] >= 32
     assert deliver(workshop, run)["redelivered"] <= 8, "what has come since then may be followed by as much"
+
+
+def test_what_the_broker_keeps_and_can_not_count_fills_the_destination_until_its_outcome_is_known(
+    tmp_path: Path,
+) -> None:
+    """What lies ready there is told, and that says nothing about what may come any moment."""
+    workshop = Workshop(tmp_path, **(NATIVE | {"rate": {"max_in_flight": 80}}))  # a tenth of it for what was throttled
+    workshop.broker = broker = Elsewhere(workshop.world)
+    broker.delayed = None
+    workshop.die(*[f"{number:02}" for number in range(40)], error=THROTTLED)
+    run = workshop.planned()
+    assert [deliver(workshop, run)["redelivered"] for _ in range(3)] == [8, 0, 0]
 
 
 def test_the_doctor_says_where_native_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

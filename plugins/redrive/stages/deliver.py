@@ -465,7 +465,7 @@ class _Delivery:
 
     def _full(self, destination: str, depth: Depth) -> float | None:
         """In how many seconds to look again at a destination that is full; None: no outcome will come in this task."""
-        if depth.visible is None:
+        if not self._rooms.tells(depth):
             name = self._context.name
             self._context.progress(
                 f"held: {destination} tells no depth, and as many sends as may be in flight have no known outcome;"

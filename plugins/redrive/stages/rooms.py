@@ -28,14 +28,18 @@ class Rooms:
         self._arrived = arrived
         self._found: dict[str, _Unsettled] = {}  # by destination
 
+    def tells(self, depth: Depth) -> bool:
+        """Whether a depth tells what lies there, and what the broker keeps for it elsewhere, which comes too."""
+        return depth.visible is not None and (depth.delayed is not None or not self._context.route.backoff.native)
+
     def in_flight(self, destination: str, depth: Depth) -> int:
         """What the destination still has to work off: what the broker tells, and what it keeps for it elsewhere.
 
-        Of a destination that tells nothing, all counts as still there that was sent without a known outcome when this
+        Of a destination that doesn't tell, all counts as still there that was sent without a known outcome when this
         task began, by whichever run; what is claimed from then on takes of the room. Where only is told what lies
         ready, this task's own sends may be with consumers.
         """
-        if depth.visible is None:
+        if depth.visible is None or not self.tells(depth):
             return self._unsettled(destination).sends
         if depth.total is None:
             return max(depth.visible, self._arrived.get(destination, 0))
@@ -50,7 +54,7 @@ class Rooms:
         """What all tasks' claims may take: of what the depth showed, or where there is none of what the ledger knew."""
         if depth.total is not None:
             return [seen]
-        if depth.visible is not None:
+        if self.tells(depth):
             return []
         found = self._unsettled(destination)
         rooms = [Room(seen.free, seen.least, found.newest, found.sent)]
