@@ -23,7 +23,7 @@ from redrive.brokers.rabbitmq.consumption import Consumption
 from redrive.brokers.rabbitmq.content_header import decode
 from redrive.brokers.rabbitmq.deaths import Death, deaths_of
 from redrive.brokers.rabbitmq.kind import FAILURE_HEADERS
-from redrive.brokers.rabbitmq.link import Link
+from redrive.brokers.rabbitmq.link import Channel, Link
 from redrive.brokers.rabbitmq.management import QueueFacts, _facts, _routes
 from redrive.brokers.rabbitmq.measured import STATISTICS_LAG
 from redrive.brokers.rabbitmq.message import encode, letter_of
@@ -1334,7 +1334,7 @@ def looking(ready: int, consumers: int, *, monotonic: Callable[[], float] = lamb
     """An adapter that finds so many messages ready now."""
     scripted = Scripted()
     broker = RabbitMQ(Hosts([]), management=scripted, monotonic=monotonic)  # type: ignore[arg-type]
-    broker._session.probed = lambda *_: (ready, consumers)  # type: ignore[method-assign]
+    broker._session._on_probe = lambda *_: (ready, consumers)  # type: ignore[method-assign, return-value]
     return broker, scripted
 
 
@@ -1377,6 +1377,95 @@ def test_what_others_hold_is_unknown_where_it_was_never_known_apart_from_ours() 
     broker._measured.touch("orders")
     assert broker.depth("orders")[:2] == (0, None)
     assert told.asked == 0
+
+
+# --- queues without a leader -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def leader_hangs(server: servers.RabbitMQ, queue: str) -> Iterator[None]:
+    """The leader of a quorum queue does nothing."""
+    process = f'whereis(list_to_atom("%2F_{queue}"))'
+    server.control("eval", f"sys:suspend({process}).")
+    try:
+        yield
+    finally:
+        server.control("eval", f"sys:resume({process}).")
+
+
+@pytest.mark.server
+def test_a_queue_whose_leader_hangs_is_not_taken_for_empty(
+    rabbit: RabbitMQ, rabbitmq: servers.RabbitMQ, create: Callable[..., str]
+) -> None:
+    """RabbitMQ waits a quarter of a second for its leader, and then tells 0 messages and 0 consumers."""
+    queue, bare = create(x_queue_type="quorum"), adapter(rabbitmq, extra={})
+    fill(rabbit, queue, 5)
+    [held] = BrokerContract.take(rabbit, queue, 1)
+    with leader_hangs(rabbitmq, queue):
+        for broker in (rabbit, bare):
+            assert broker.depth(queue) == (None, None, 0, None, None, False)
+            with pytest.raises(BrokerUnavailable, match=f"queue {queue}: its leader doesn't answer"):
+                broker.receive(queue, limit=5, wait=NO_WAIT, lease=LEASE)
+
+    assert eventually(lambda: bare.depth(queue).visible == 4)
+    assert rabbit.settle(queue, [held.receipt]).count == 1, "nothing that is held is lost by a question"
+    assert len(BrokerContract.take(bare, queue, 4)) == 4
+    bare.close()
+
+
+@pytest.mark.server
+def test_what_waits_is_unknown_where_the_leader_of_its_delay_queue_hangs(
+    rabbit: RabbitMQ, rabbitmq: servers.RabbitMQ, create: Callable[..., str]
+) -> None:
+    queue = create()
+    assert [one.status for one in rabbit.publish(queue, [outgoing(delay_seconds=900)])] == ["sent"]
+    with leader_hangs(rabbitmq, f"redrive.delay.900.{queue}"):
+        depth = rabbit.depth(queue)
+        assert (depth.visible, depth.delayed, depth.total) == (0, None, None)
+    assert eventually(lambda: rabbit.depth(queue).delayed == 1)
+
+
+class Slow:
+    """A channel of which each count takes so many seconds, over a network that takes ``network``."""
+
+    _prefetch = None
+
+    def __init__(self, *counts: tuple[float, tuple[int, int]], network: float = 0.001) -> None:
+        self.now = 0.0
+        self.asked = 0
+        self.counts = list(counts)
+        self.link = self
+        self.quickest = float("inf")
+        self.network = network
+
+    def count(self, *_: str) -> tuple[int, int]:
+        takes, counted = self.counts[min(self.asked, len(self.counts) - 1)]
+        self.asked += 1
+        self.now += takes
+        return counted
+
+    def _set_prefetch(self, *_: object) -> None:
+        self.quickest = min(self.quickest, self.network)
+
+
+@pytest.mark.parametrize(
+    ("channel", "known", "asked"),
+    [
+        (Slow((0.25, (0, 0))), None, 3),
+        (Slow((0.3, (0, 0)), (0.001, (0, 0))), (0, 0), 2),
+        (Slow((0.3, (0, 0)), (0.3, (5, 0))), (5, 0), 2),
+        (Slow((0.3, (0, 1))), (0, 1), 1),
+        (Slow((0.3, (0, 0)), network=0.29), (0, 0), 1),
+        (Slow((0.55, (0, 0)), network=0.3), None, 3),
+        (Slow((0.01, (0, 0))), (0, 0), 1),
+    ],
+)
+def test_only_a_slow_zero_is_asked_for_again(
+    channel: Slow, known: tuple[int, int] | None, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.brokers.rabbitmq.link.time.monotonic", lambda: channel.now)
+    assert Channel.known_count(channel, "orders", "queue.declare") == known  # type: ignore[arg-type]
+    assert channel.asked == asked
 
 
 @pytest.mark.server

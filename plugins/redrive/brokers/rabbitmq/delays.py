@@ -53,19 +53,23 @@ class DelayQueues:
             known.add(name)
         return name
 
-    def waiting(self, queue: str) -> int:
-        """So many messages wait for ``queue``. Another process may have made them wait, so the first time each queue
-        that there could be is asked for."""
+    def waiting(self, queue: str) -> int | None:
+        """So many messages wait for ``queue``; None where nobody knows. Another process may have made them wait, so the
+        first time each queue that there could be is asked for."""
         if queue not in self._found:
             could_be = (delay_queue(queue, seconds) for seconds in DELAYS)
             self._found[queue] = {name for name in could_be if len(name.encode()) <= LONGEST_NAME}
         waiting, found, made = 0, self._found[queue], self._made.get(queue, set())
         for name in sorted(found | made):
             try:
-                waiting += self._session.probed(name, "queue.declare")[0]
+                counted = self._session.counted(name)
             except QueueMissing:
                 found.discard(name)
                 made.discard(name)
+                continue
+            if counted is None:
+                return None
+            waiting += counted[0]
         return waiting
 
     def forget(self, queue: str) -> None:

@@ -7,6 +7,7 @@ so frames with content headers are handed on undecoded (:mod:`~redrive.brokers.r
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,11 @@ from redrive.errors import BrokerUnavailable
 if logging.getLogger("pika").level == logging.NOTSET:
     logging.getLogger("pika").setLevel(logging.CRITICAL)
 
+#: Seconds. A node waits 0.25 s for the leader of a quorum queue to count, and then tells 0 messages and 0 consumers.
+LEADER_PATIENCE = 0.2
+#: So often such a count is asked for before nobody knows: a busy node may be slow once.
+COUNTS = 3
+
 
 class Link:
     """An open connection. ``timeout`` (seconds) bounds every answer that is waited for.
@@ -34,6 +40,7 @@ class Link:
         self.timeout = timeout
         self.blocked = False  # the broker reads nothing more from us until its alarm is over
         self.error: BaseException | None = None
+        self.quickest = float("inf")  # seconds of the quickest answer so far: that long the network takes at most
         self._loop = IOLoop()
         self._loop.activate_poller()
         opened: list[bool] = []
@@ -144,6 +151,24 @@ class Channel:
         method = self._ask(lambda done: self._channel.queue_declare(queue, passive=True, callback=done), action, queue)
         return int(method.message_count), int(method.consumer_count)
 
+    def known_count(self, queue: str, action: str) -> tuple[int, int] | None:
+        """As :meth:`count`; None where the leader of a quorum queue hangs, so that nobody knows.
+
+        A node that has waited for the leader in vain tells 0 and 0. So a slow zero is asked for again, and stays one
+        only where an answer is quick: what the network takes is not the leader's. Where there is no leader at all, the
+        zeros are quick, and can't be told apart here.
+        """
+        for _ in range(COUNTS):
+            asked = time.monotonic()
+            counted = self.count(queue, action)
+            took = time.monotonic() - asked
+            if any(counted) or took < LEADER_PATIENCE:
+                return counted
+            self._set_prefetch(self._prefetch or 0, queue)  # the node answers that by itself
+            if took - self.link.quickest < LEADER_PATIENCE:
+                return counted
+        return None
+
     def declare(self, queue: str, arguments: dict[str, object]) -> None:
         """Make a durable queue with these arguments; harmless where it is there with the same ones."""
         self._ask(
@@ -163,7 +188,7 @@ class Channel:
             taker.add(Delivery(method.delivery_tag, method.redelivered, name, key, properties.raw, body))
 
         if prefetch != self._prefetch:  # it counts for the consumers that begin after it
-            self._ask(lambda done: self._channel.basic_qos(prefetch_count=prefetch, callback=done), "basic.qos", queue)
+            self._set_prefetch(prefetch, queue)
             self._prefetch = prefetch
         tag: str | None = self._quietly(lambda: self._channel.basic_consume(queue, deliver))
         if tag is not None:
@@ -235,6 +260,9 @@ class Channel:
                 self._channel.close()
                 self.link.wait(lambda: self.reason is not None, self.link.timeout)
 
+    def _set_prefetch(self, prefetch: int, queue: str) -> None:
+        self._ask(lambda done: self._channel.basic_qos(prefetch_count=prefetch, callback=done), "basic.qos", queue)
+
     def _ask(self, call: Callable[[Callable[[Any], None]], object], action: str, queue: str) -> Any:
         answers: list[Any] = []
         self._quietly(lambda: call(answers.append))
@@ -242,7 +270,9 @@ class Channel:
         return answers[0].method
 
     def _answer(self, arrived: Callable[[], bool], action: str, queue: str) -> None:
+        asked = time.monotonic()
         if self.link.wait(lambda: arrived() or self.reason is not None, self.link.timeout) and arrived():
+            self.link.quickest = min(self.link.quickest, time.monotonic() - asked)
             return
         subject = f"{action} on queue {queue}" if queue else action
         if not self.link.is_open:

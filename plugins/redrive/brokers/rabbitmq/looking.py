@@ -54,13 +54,16 @@ class Looking:
         its oldest part. Where others receive, the two don't belong together: what they took since would be in neither.
         Then both are those that the node measured at one moment. What waits in a delay queue is ready there; delayed is
         what waits for this one where Redrive made it wait.
+
+        Where the queue's leader hangs, nothing but that is known.
         """
         came = self._receiving.came(queue)
-        ready, consumers = self._session.probed(queue, "queue.declare")
+        counted = self._session.counted(queue)
         delayed = self._delays.waiting(queue)
-        if self._management is None:
-            return Depth(came + ready, None, delayed, consumers)
         ours, others = self._receiving.held(queue), self._measured.others(queue, self._receiving.held)
+        if counted is None:
+            return Depth(None, None, delayed)
+        ready, consumers = counted
         if others is None:
             return Depth(came + ready, None, delayed, consumers)
         if others.ready is not None and not self._measured.just_touched(queue) and (consumers or ready < others.ready):

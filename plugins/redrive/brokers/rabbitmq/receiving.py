@@ -70,7 +70,7 @@ class Receiving:
         A receive is a consumer with a prefetch of what it may return, so the broker never sends more than is wanted.
         Fewer than ``limit`` come where messages are large. Raises :class:`~redrive.errors.BrokerUnavailable`, once,
         where the channel was lost with messages held: they would come again, and be staged behind their first copies;
-        and where messages are ready and none is given out: that is no empty queue.
+        and where messages are ready and none is given out, or nobody knows whether some are: that is no empty queue.
         """
         if limit < 1:
             return []
@@ -81,7 +81,7 @@ class Receiving:
         self._give_back_spilled(queue, holder)
         coming = holder.coming
         if coming is None or coming.is_spent:
-            ready, _ = self._on(queue, lambda: holder.channel.count(queue, "queue.declare"))
+            ready = self._ready(queue)
             if ready == 0 and patience <= 0:
                 return []
             if not self._measured.is_known(queue):  # while we hold some, nobody can tell what others do
@@ -95,7 +95,7 @@ class Receiving:
         if not deliveries and coming.has_spilled:
             return self.receive(queue, limit=limit, ahead=ahead, wait=wait)
         if not deliveries:
-            if ready == 0 or self._on(queue, lambda: holder.channel.count(queue, "queue.declare"))[0] == 0:
+            if ready == 0 or self._ready(queue) == 0:
                 return []
             if wait < SLOWEST:
                 return self.receive(queue, limit=limit, ahead=ahead, wait=SLOWEST)
@@ -165,6 +165,16 @@ class Receiving:
         """What is held goes back with the connection, which is closed next: that is no loss."""
         self.holders.clear()
         self._lost.clear()
+
+    def _ready(self, queue: str) -> int:
+        """So many messages are ready. Asked apart from what is held, which stays so where nobody knows: a queue's
+        channel waits for its leader with all that it was sent."""
+        counted = self._session.counted(queue)
+        if counted is None:
+            raise BrokerUnavailable(
+                f"basic.consume on queue {queue}: its leader doesn't answer, so nobody knows whether messages are there"
+            )
+        return counted[0]
 
     def _ask(self, holder: Holder, coming: Consumption, queue: str, limit: int, ahead: int) -> None:
         """Let some of ``limit`` and ``ahead`` come, of those that are expected to be there; fewer where they are large.

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pika
 
 from redrive.brokers.rabbitmq.link import Channel, Link
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused
+
+T = TypeVar("T")
 
 
 class OpensLinks(Protocol):
@@ -97,20 +99,26 @@ class Session:
         return self.link
 
     def probed(self, queue: str, action: str) -> tuple[int, int]:
-        """(ready messages, consumers) of ``queue``; what is wrong is told as ``action``'s error.
-
-        Raises :class:`~redrive.errors.QueueMissing` too.
+        """(ready messages, consumers) of ``queue``, zeros also where nobody knows; what is wrong is told as
+        ``action``'s error. Raises :class:`~redrive.errors.QueueMissing` too.
         """
+        return self._on_probe(queue, action, Channel.count)
+
+    def counted(self, queue: str) -> tuple[int, int] | None:
+        """As :meth:`probed`; None where nobody knows, see :meth:`Channel.known_count`."""
+        return self._on_probe(queue, "queue.declare", Channel.known_count)
+
+    def _on_probe(self, queue: str, action: str, ask: Callable[[Channel, str, str], T]) -> T:
         if self._may_have_another and self.is_busy():
             self._beside = self._beside or Session(self.hosts)
             try:
-                return self._beside.probed(queue, action)
+                return self._beside._on_probe(queue, action, ask)
             except (BrokerUnavailable, PermissionRefused):  # a user may be allowed no more than one connection
                 self._may_have_another = False
         link = self.connected(f"{action} on queue {queue}")
         if self._probe is None or not self._probe.is_open:
             self._probe = link.channel()
-        return self._probe.count(queue, action)
+        return ask(self._probe, queue, action)
 
     def close(self) -> None:
         """Close the connection; what is held goes back to its queue at once. It may be used again."""
