@@ -1319,6 +1319,7 @@ class Scripted:
     """A management API that tells what it is told to."""
 
     def __init__(self) -> None:
+        self.leaderless = False
         self.ready: int | None = 0
         self.unacked: int | None = 0
         self.asked = 0
@@ -1326,7 +1327,10 @@ class Scripted:
     def queue(self, name: str) -> QueueFacts:
         self.asked += 1
         return QueueFacts(
-            name, "quorum", self.unacked, None, None, None, None, False, ready=self.ready, statistics=True
+            *(name, "quorum", self.unacked, None, None, None, None, False),
+            ready=self.ready,
+            statistics=True,
+            leaderless=self.leaderless,
         )
 
 
@@ -1383,14 +1387,18 @@ def test_what_others_hold_is_unknown_where_it_was_never_known_apart_from_ours() 
 
 
 @contextlib.contextmanager
-def leader_hangs(server: servers.RabbitMQ, queue: str) -> Iterator[None]:
-    """The leader of a quorum queue does nothing."""
-    process = f'whereis(list_to_atom("%2F_{queue}"))'
-    server.control("eval", f"sys:suspend({process}).")
+def leader(server: servers.RabbitMQ, queue: str, *, hangs: bool) -> Iterator[None]:
+    """The leader of a quorum queue, its only member, hangs or is gone."""
+    name = f'list_to_atom("%2F_{queue}")'
+    member = f"quorum_queues, {{{name}, node()}}"
+    before, after = f"ra:stop_server({member})", f"ra:restart_server({member})"
+    if hangs:
+        before, after = f"sys:suspend(whereis({name}))", f"sys:resume(whereis({name}))"
+    server.control("eval", f"{before}.")
     try:
         yield
     finally:
-        server.control("eval", f"sys:resume({process}).")
+        server.control("eval", f"{after}.")
 
 
 @pytest.mark.server
@@ -1401,7 +1409,7 @@ def test_a_queue_whose_leader_hangs_is_not_taken_for_empty(
     queue, bare = create(x_queue_type="quorum"), adapter(rabbitmq, extra={})
     fill(rabbit, queue, 5)
     [held] = BrokerContract.take(rabbit, queue, 1)
-    with leader_hangs(rabbitmq, queue):
+    with leader(rabbitmq, queue, hangs=True):
         for broker in (rabbit, bare):
             assert broker.depth(queue) == (None, None, 0, None, None, False)
             with pytest.raises(BrokerUnavailable, match=f"queue {queue}: its leader doesn't answer"):
@@ -1419,10 +1427,52 @@ def test_what_waits_is_unknown_where_the_leader_of_its_delay_queue_hangs(
 ) -> None:
     queue = create()
     assert [one.status for one in rabbit.publish(queue, [outgoing(delay_seconds=900)])] == ["sent"]
-    with leader_hangs(rabbitmq, f"redrive.delay.900.{queue}"):
+    with leader(rabbitmq, f"redrive.delay.900.{queue}", hangs=True):
         depth = rabbit.depth(queue)
         assert (depth.visible, depth.delayed, depth.total) == (0, None, None)
     assert eventually(lambda: rabbit.depth(queue).delayed == 1)
+
+
+@pytest.mark.server
+def test_a_queue_without_a_leader_is_not_taken_for_empty(
+    rabbit: RabbitMQ, rabbitmq: servers.RabbitMQ, create: Callable[..., str]
+) -> None:
+    """The zeros come at once. Who has the management API asks it; a receive finds out by being a consumer."""
+    queue, bare = create(x_queue_type="quorum"), adapter(rabbitmq, extra={})
+    fill(rabbit, queue, 5)
+    rabbit.settle(queue, drain_all(rabbit, queue, 2))  # so the node's numbers may be from before that, and say nothing
+    with leader(rabbitmq, queue, hangs=False):
+        assert rabbit.depth(queue)[:2] == (None, None)
+        with pytest.raises(BrokerUnavailable, match=queue):
+            bare.receive(queue, limit=5, wait=NO_WAIT, lease=LEASE)
+
+    assert eventually(lambda: rabbit.depth(queue).visible == 3)
+    bare.close()
+
+
+def test_a_leader_is_missed_where_there_is_nothing_else() -> None:
+    broker, told = looking(ready=0, consumers=0)
+    told.ready, told.leaderless = 5, True
+    assert broker.depth("orders")[:2] == (None, None), "the node's own numbers are from when it had one"
+    told.leaderless = False
+    assert broker.depth("orders")[:2] == (5, 0)
+    broker, told = looking(ready=3, consumers=0)
+    told.leaderless = True
+    assert broker.depth("orders").visible == 3, "somebody has counted them"
+
+
+@pytest.mark.parametrize(
+    ("told", "leaderless"),
+    [
+        ({"type": "quorum", "leader": None}, True),
+        ({"type": "quorum", "leader": ""}, True),
+        ({"type": "quorum", "leader": "rabbit@mq1"}, False),
+        ({"type": "quorum"}, False),
+        ({"type": "classic", "leader": None}, False),
+    ],
+)
+def test_the_management_api_tells_whether_a_queue_has_a_leader(told: dict[str, object], leaderless: bool) -> None:
+    assert _facts({"name": "orders", **told}).leaderless is leaderless
 
 
 class Slow:

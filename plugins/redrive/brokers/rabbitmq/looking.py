@@ -55,13 +55,13 @@ class Looking:
         Then both are those that the node measured at one moment. What waits in a delay queue is ready there; delayed is
         what waits for this one where Redrive made it wait.
 
-        Where the queue's leader hangs, nothing but that is known.
+        Where the queue's leader hangs, or the management API says that there is none, nothing but that is known.
         """
         came = self._receiving.came(queue)
         counted = self._session.counted(queue)
         delayed = self._delays.waiting(queue)
         ours, others = self._receiving.held(queue), self._measured.others(queue, self._receiving.held)
-        if counted is None:
+        if counted is None or (not any(counted) and self._measured.lacks_leader(queue)):
             return Depth(None, None, delayed)
         ready, consumers = counted
         if others is None:

@@ -32,6 +32,7 @@ class QueueFacts(NamedTuple):
     mean_bytes: float | None = None  # of the bodies of what is ready
     auto_delete: bool = False  # it is deleted, with all that is in it, when its last consumer leaves
     most: str = ""  # how much fits, where the oldest goes for what is too much
+    leaderless: bool = False  # of a quorum queue: nobody leads it now
 
 
 class ConsumerFacts(NamedTuple):
@@ -200,6 +201,7 @@ def _facts(told: dict[str, Any]) -> QueueFacts:
         _count(told, "message_bytes_ready") / ready if isinstance(ready, int) and ready > 0 else None,
         bool(told.get("auto_delete")),
         "" if str(of("overflow")).startswith("reject-publish") else _most(arguments, policy),
+        told.get("type") == "quorum" and "leader" in told and not told["leader"],
     )
 
 

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
-from redrive.brokers.rabbitmq.management import Management
+from redrive.brokers.rabbitmq.management import Management, QueueFacts
 from redrive.errors import BrokerUnavailable, PermissionRefused
 from redrive.message import Micros
 
@@ -29,6 +30,7 @@ class Measured:
         self._management = management
         self._monotonic = monotonic
         self._touched: dict[str, float] = {}  # when a queue's unacked messages last changed through us
+        self._leaderless: set[str] = set()  # quorum queues that had no leader when the node was asked last
         self._others: dict[str, Others] = {}  # what they held when it was last known apart from what we hold
 
     def touch(self, queue: str) -> None:
@@ -58,9 +60,24 @@ class Measured:
             except (BrokerUnavailable, PermissionRefused):
                 return None
             self.backlog_bytes[queue] = facts.mean_bytes
+            self._note_leader(queue, facts)
             if not facts.statistics:
                 return None
             as_of = round((time.time() - STATISTICS_LAG) * 1_000_000)
             theirs = max((facts.unacked or 0) - held(queue), 0)  # None: nothing was ever delivered
             self._others[queue] = Others(theirs, facts.ready, as_of)
         return self._others.get(queue)
+
+    def lacks_leader(self, queue: str) -> bool:
+        """The node says that nobody leads this quorum queue, so that a count of it tells nothing. Call it after
+        :meth:`others`, which asks as a rule."""
+        if self._management is not None and self.just_touched(queue) and self.is_known(queue):
+            with suppress(BrokerUnavailable, PermissionRefused):
+                self._note_leader(queue, self._management.queue(queue))
+        return queue in self._leaderless
+
+    def _note_leader(self, queue: str, facts: QueueFacts) -> None:
+        if facts.leaderless:
+            self._leaderless.add(queue)
+        else:
+            self._leaderless.discard(queue)

@@ -81,9 +81,8 @@ class Receiving:
         self._give_back_spilled(queue, holder)
         coming = holder.coming
         if coming is None or coming.is_spent:
+            # Where none is, a consumer that RabbitMQ answers says so too: without a leader a count is 0.
             ready = self._ready(queue)
-            if ready == 0 and patience <= 0:
-                return []
             if not self._measured.is_known(queue):  # while we hold some, nobody can tell what others do
                 self._measured.others(queue, self.held)
             holder.expected = max(ready, 1)
