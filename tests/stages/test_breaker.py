@@ -12,6 +12,7 @@ from redrive.cli import app
 from redrive.ledger import leases
 from redrive.ledger.account import inspecting
 from redrive.ledger.delivery import breakers
+from redrive.ledger.selecting import Selection, parse_attributes
 from redrive.stages import pipeline
 from tests.workshop import REFUSED, Workshop
 
@@ -328,3 +329,30 @@ def test_a_group_that_comes_back_whole_is_stopped_although_most_of_it_is_awaited
     assert shop.query("select stage, reason from group_state") == [
         ("tripped", "40 of 60 came back, and 20 are awaited.")
     ]
+
+
+def test_without_a_canary_what_a_run_of_a_few_shows_opens_no_gate_for_the_rest(tmp_path: Path, ledger_url: str) -> None:
+    """The consumer refuses all but one message, and a run sends that one alone once the group's cool-down is over."""
+    shop = Workshop(tmp_path, ledger_url, **BREAKER)
+    shop.die("fine", *(f"m{n}" for n in range(30)), error=REFUSED)
+    shop.cycle()
+    shop.consume(lambda _: REFUSED)
+    shop.advance(minutes=1)
+    shop.cycle()
+    gate = "select stage, allowed, sent, trips from group_state"
+    assert shop.query(gate) == [("tripped", 0, 0, 1)]
+    shop.advance(minutes=11)
+    assert shop.cycle(Selection(attributes=parse_attributes(["message_id=fine"])))["redelivered"] == 1
+    shop.consume()
+    for _ in range(2):
+        shop.advance(minutes=1)
+        shop.cycle(Selection(attributes=parse_attributes(["message_id=fine"])))
+    assert shop.states() == {"presumed": 1, "held": 30}
+    assert shop.query(gate) == [("ramp", 6, 1, 1)]
+    assert shop.cycle()["redelivered"] == 5, "the rest of the few"
+    shop.consume(lambda _: REFUSED)
+    shop.advance(minutes=1)
+    assert shop.cycle()["redelivered"] == 0
+    assert shop.query(gate) == [("tripped", 0, 0, 2)]
+    assert shop.audit() == []
+    shop.ledger.close()

@@ -1,5 +1,6 @@
 """The gate of a group, as a table: what was seen of its stage, and the step it takes."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -163,6 +164,30 @@ def test_without_a_canary_a_half_open_ramp_is_judged_by_the_breaker_s_rate(retur
     taken = gates.step(seen, rules, passing=True, now=NOW)
     assert taken is not None
     assert taken.stage == stage
+
+
+@pytest.mark.parametrize(
+    ("seen", "taken"),
+    [
+        ({"sent": 1, "stayed": 1, "held": 1500}, None),
+        ({"sent": 1, "stayed": 1, "held": 0}, Step(Stage.OPEN, 0, "1 of 1 stayed away.", 5)),
+        ({"sent": 20, "stayed": 20, "held": 1500}, Step(Stage.OPEN, 0, "20 of 20 stayed away.", 0)),
+    ],
+    ids=["more are held", "it is all there is", "as many as it may"],
+)
+def test_without_a_canary_one_send_that_stayed_away_opens_no_gate_for_all_that_are_held(
+    seen: dict[str, int], taken: Step | None
+) -> None:
+    rules = Rules(False, 0, 1.0, 0.0, 0.5, 20, COOL)
+    assert gates.step(counts("ramp", trips=5, **seen), rules, passing=True, now=NOW) == taken
+
+
+def test_a_ramp_of_a_few_has_not_got_over_its_trips() -> None:
+    slow = replace(RULES, first=1, grow=5)
+    few = gates.step(counts("ramp", allowed=5, sent=5, stayed=5, trips=3), slow, passing=True, now=NOW)
+    assert few == Step(Stage.RAMP, 25, "5 of 5 stayed away.", 3)
+    enough = gates.step(counts("ramp", allowed=25, sent=25, stayed=25, trips=3), slow, passing=True, now=NOW)
+    assert enough == Step(Stage.RAMP, 125, "25 of 25 stayed away.", 0)
 
 
 def test_growth_by_one_still_grows() -> None:

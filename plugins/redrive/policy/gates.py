@@ -237,17 +237,18 @@ def _grow(counts: Counts, rules: Rules) -> Step | None:
     group that ran empty, or that a person emptied, has its ramp still before it."""
     share = f"{counts.stayed} of {counts.observed} stayed away."
     # A ramp is more than the first few: what is well so far has got over what it tripped for.
-    trips = 0 if counts.stage == Stage.RAMP else counts.trips
+    trips = 0 if counts.stage == Stage.RAMP and counts.observed >= rules.min_samples else counts.trips
+    if counts.sent < counts.allowed and counts.held:
+        # What is held can't go now, before others of its key or beside what was chosen: nothing is proved yet.
+        return None
     if not rules.canary:
         return Step(Stage.OPEN, 0, share, trips)
     if counts.sent >= counts.allowed:
         allowed = max(counts.allowed + 1, int(counts.allowed * rules.grow))
-    elif counts.held == 0:
+    else:
         allowed = int(counts.sent * rules.grow)
         if allowed <= counts.allowed:
             return None
-    else:  # these can't go before others of their key: nothing is proved yet
-        return None
     if allowed >= WIDE_OPEN:
         return Step(Stage.OPEN, 0, share, trips)
     return Step(Stage.RAMP, allowed, share, trips)
