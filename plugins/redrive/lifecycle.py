@@ -50,7 +50,8 @@ MOVES: dict[State, dict[State, str]] = {
         S.SUPPRESSED: "deliver: the processed check found it",
         S.TO_REVIEW: "plan: the canary of its group failed, or nobody knows where it goes. deliver: it can't be read or"
         " sent. A restored ledger",
-        S.ESCALATED: "plan, deliver: what a person released can't be sent; its question is open again",
+        S.ESCALATED: "plan, deliver: what a person released can't be sent, or its group keeps coming back; its question"
+        " is open again",
         S.EXPIRED: "plan: older than give_up_after",
         S.RESTORING: "restore: before it is handed to the broker",
     },
@@ -58,7 +59,7 @@ MOVES: dict[State, dict[State, str]] = {
         S.WAITING: "plan, review: its gate lets it through, or the consumers are well",
         S.TO_REVIEW: "plan: the canary of its group failed, nobody knows where it goes, or a person decides once the"
         " consumers are well. A restored ledger",
-        S.ESCALATED: "plan: what a person released, and the canary failed; its question is open again",
+        S.ESCALATED: "plan: what a person released, and its group keeps coming back; its question is open again",
         S.EXPIRED: "plan: older than give_up_after",
         S.RESTORING: "restore: before it is handed to the broker",
     },

@@ -230,6 +230,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "hold_out_of_turn": lambda p, z, s: holding.hold_out_of_turn(p.ledger, z, InOrder(), p.now),
     "put_off": lambda p, z, s: holding.put_off(p.ledger, z, [GATE], planned_at=p.now, now=p.now),
     "hold_back": lambda p, z, s: holding.hold_back(p.ledger, z, {GATE: "why"}, p.now),
+    "reopen_released": lambda p, z, s: holding.reopen_released(p.ledger, z, {GATE: "why"}, p.now),
     "put_to_review": lambda p, z, s: holding.put_to_review(p.ledger, z, {GATE: "why"}, p.now),
     "claim": lambda p, z, s: claims.claim(p.ledger, z, *p.asking(1), p.now),
     "all_fit": lambda p, z, s: claims.all_fit(p.ledger, z, "orders", [], p.now),

@@ -228,7 +228,7 @@ def test_holding_back_says_why(plant: Plant) -> None:
     assert plant.rows("select distinct state, reason from messages") == [("held", "breaker")]
 
 
-def test_a_failed_canary_gives_the_group_to_people_and_reopens_what_they_released(plant: Plant) -> None:
+def held_and_one_released(plant: Plant) -> breakers.GroupGate:
     gate = held(plant)
     released = plant.value("select min(message_id) from messages")
     plant.change(
@@ -238,6 +238,11 @@ def test_a_failed_canary_gives_the_group_to_people_and_reopens_what_they_release
         id=released, g=gate.group_id, now=plant.now,
     )  # fmt: skip
     plant.change("update messages set plan = 'release' where message_id = :id", id=released)
+    return gate
+
+
+def test_a_failed_canary_gives_the_group_to_people_and_reopens_what_they_released(plant: Plant) -> None:
+    gate = held_and_one_released(plant)
     assert holding.put_to_review(plant.ledger, plant.lease, {gate: "canary failed"}, plant.now) == {
         "reopened": 1,
         "to_review": 4,
@@ -248,6 +253,23 @@ def test_a_failed_canary_gives_the_group_to_people_and_reopens_what_they_release
     assert plant.states() == {"escalated": 1, "to_review": 4}
 
 
+@pytest.mark.parametrize("state", ["held", "waiting"])
+def test_of_a_group_that_keeps_coming_back_people_are_asked_about_what_they_released_alone(
+    plant: Plant, state: str
+) -> None:
+    gate = held_and_one_released(plant)
+    plant.change("update messages set state = :state", state=state)
+    assert holding.reopen_released(plant.ledger, plant.lease, {gate: "they come back"}, plant.now) == 1
+    assert plant.rows("select status, decision, refusal from escalated_messages") == [
+        ("reopened", None, "they come back")
+    ]
+    assert plant.rows("select message_id, action from audit_events where action = 'reopen' order by 1 nulls first") == [
+        (None, "reopen"),
+        (plant.value("select min(message_id) from messages"), "reopen"),
+    ]
+    assert plant.states() == {"escalated": 1, state: 4}
+
+
 def test_nothing_is_done_behind_a_gate_that_a_person_moved_since_it_was_read(plant: Plant) -> None:
     read = held(plant)
     holding.admit(plant.ledger, plant.lease, {read: 2}, plant.now)
@@ -255,6 +277,7 @@ def test_nothing_is_done_behind_a_gate_that_a_person_moved_since_it_was_read(pla
     with unchanged(plant):
         assert holding.admit(plant.ledger, plant.lease, {read: None}, plant.now) == 0
         assert holding.hold_back(plant.ledger, plant.lease, {read: "why"}, plant.now) == 0
+        assert holding.reopen_released(plant.ledger, plant.lease, {read: "why"}, plant.now) == 0
         assert holding.put_to_review(plant.ledger, plant.lease, {read: "why"}, plant.now) == {
             "reopened": 0,
             "to_review": 0,

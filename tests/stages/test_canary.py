@@ -21,7 +21,7 @@ from redrive.stages import pipeline
 from redrive.stages.context import Run
 from redrive.stages.preview import preview
 from tests.ledger.planting import NOW
-from tests.workshop import KEY_ERROR, Workshop
+from tests.workshop import KEY_ERROR, THROTTLED, Workshop
 
 STRANGE = "the flux capacitor said hm"  # nothing is known of it: a canary first
 CANARY: dict[str, Any] = {"canary": {"first": 4, "grow": 5, "pass": 0.95, "observe": "auto"}}
@@ -360,6 +360,73 @@ def die_in_a_review(one: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def killed(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_few_releases_of_a_group_that_passes_by_itself_give_no_more_of_it_to_people(
+    tmp_path: Path, ledger_url: str
+) -> None:
+    """Six that had used up their attempts were released; ten that were never tried are held behind the same gate. The
+    service throttles as before, so people hear of the six alone."""
+    one = Workshop(
+        tmp_path, ledger_url, **CANARY, delay_attempts=1, requeue_attempts=0, backoff={"first": "1s", "max": "1s"},
+        sources=[{"queue": "orders-dlq", "lease": "2s", "max_deliveries": 3}],
+    )  # fmt: skip
+    one.die(*(f"old {n}" for n in range(6)), error=THROTTLED)
+    for _ in range(3):
+        one.cycle()
+        one.advance(minutes=1)
+        one.cycle()
+        one.consume(lambda _: THROTTLED)
+        one.advance(hours=4)
+    one.cycle()
+    assert one.states() == {"escalated": 6}
+    one.change("update escalated_messages set decision = 'redeliver', decided_by = 'ana' where status = 'open'")
+    one.review()
+    one.die(*(f"new {n}" for n in range(10)), error=THROTTLED)
+    one.cycle()
+    assert one.consume(lambda _: THROTTLED) == 4
+    one.advance(minutes=1)
+    run, would = one.begin(), Counter[str]()
+    for name, counts in one.stages(run):
+        if name == "resolve":
+            for row in preview(one.settings, "orders", Selection(), now=one.now())["plan"]:
+                would[row["verdict"]] += row["messages"]
+            part = preview(one.settings, "orders", Selection(causes=["application_bug"]), now=one.now())["bounds"]
+        if name == "plan":
+            assert counts["reopened"] == 2, "and four come to people because they came back"
+            assert one.states() == {"escalated": 2, "to_review": 4, "held": 10}
+    pipeline.finish(one.settings, run, "succeeded", one.now)
+    assert would == {"escalate": 6, "hold": 10}
+    assert "2 messages beside these expire or are put to people, as in every run" in part
+    assert one.query("select stage, reason from group_state") == [("tripped", "4 of 4 came back.")]
+    why = "select distinct refusal from escalated_messages where status = 'reopened' and refusal like 'Its group %'"
+    assert one.query(why) == [("Its group keeps coming back: 4 of 4 came back.",)]
+    one.advance(hours=4)
+    one.cycle()
+    one.advance(minutes=1)
+    one.cycle()
+    assert one.states() == {"escalated": 6, "sent": 4, "held": 6}, "it tries again by itself"
+    assert one.audit() == []
+    one.ledger.close()
+
+
+def test_what_people_released_and_was_on_its_way_when_its_group_tripped_waits_for_no_cool_down(
+    tmp_path: Path, ledger_url: str
+) -> None:
+    one = Workshop(tmp_path, ledger_url, canary=CANARY["canary"])
+    one.die("a", "b", error=KEY_ERROR)
+    one.cycle()
+    one.change("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    one.review()
+    one.change(
+        f"update breakers set stage = 'tripped', cool_down_until = '{one.now() + timedelta(days=1)}', reason = 'Why.'"
+    )
+    one.cycle()
+    assert one.states() == {"escalated": 2}
+    assert one.query("select distinct status, refusal from escalated_messages") == [
+        ("reopened", "Its group keeps coming back: Why.")
+    ]
+    one.ledger.close()
 
 
 def meanwhile(

@@ -135,7 +135,7 @@ def step_of(
     now: datetime,
 ) -> gates.Step | None:
     """The step that a group's gate takes at the next plan, by what is known; None when it stays."""
-    passing = gate.released == 0 and next_step.is_automatic(Cause(gate.cause), verdicts)
+    passing = next_step.is_automatic(Cause(gate.cause), verdicts)
     return gates.step(gate, rules, passing=passing, now=now, slices=_slices(connection, route, gate, rules, now))
 
 
@@ -156,11 +156,14 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
         current = breakers.of_groups(connection, context.name)
         steps = [step_of(connection, context.name, gate, rules, overrides, now) for gate in current]
     hold: dict[GroupGate, str] = {}
+    ask_again: dict[GroupGate, str] = {}
     to_people: dict[GroupGate, str] = {}
     for gate, taken in zip(current, steps, strict=True):
         if taken is None:
             if gate.stage == "failed" and gate.waiting + gate.held:  # came in after the canary had failed
                 to_people[gate] = f"The canary of its group failed: {gate.reason}"
+            elif gate.stage == "tripped" and gate.released:  # was being sent when it tripped
+                ask_again[gate] = f"Its group keeps coming back: {gate.reason}"
             continue
         stage_id = breakers.take_step(ledger, lease, gate, taken, now)
         if stage_id is None:
@@ -168,11 +171,15 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
         stopped = replace(gate, stage_id=stage_id)
         if taken.stage == "tripped":
             hold[stopped] = f"Its group keeps coming back: {taken.reason}"
+            if gate.released:
+                ask_again[stopped] = hold[stopped]
         elif taken.stage == "failed":
             to_people[stopped] = f"The canary of its group failed: {taken.reason}"
+    # Before the rest is held: whoever released something is to see that it did not help, and wait for no cool-down.
+    reopened = holding.reopen_released(ledger, lease, ask_again, now) if ask_again else 0
     holding.hold_back(ledger, lease, hold, now)
     moved = holding.put_to_review(ledger, lease, to_people, now)
-    return len(hold) + len(to_people), moved["reopened"]
+    return len(hold) + len(to_people), reopened + moved["reopened"]
 
 
 def _step_destinations(context: Context, rules: gates.Rules) -> int:

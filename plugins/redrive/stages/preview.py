@@ -1,7 +1,7 @@
 """Dry run: what the next run would do with what is staged and loaded already; nothing is changed anywhere."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -92,10 +92,9 @@ def preview(
         mask = redactor(known)
         templates = {group: mask(text) for group, text in dry_run.templates(connection, route).items()}
         bounds = _bounds(connection, route, selection, now, mask, approvals=known.approvals)
-        if replace(selection, limit=None) != Selection():
-            failed = [group for group, gate in behind.items() if gate.stage == Stage.FAILED]
-            if beside := seen.given_up_beside(connection, route, failed, now):
-                bounds.append(f"{beside:,} messages beside these expire or are put to people, as in every run")
+        is_part = replace(selection, limit=None) != Selection()
+        if is_part and (beside := seen.given_up_beside(connection, route, behind, now)):
+            bounds.append(f"{beside:,} messages beside these expire or are put to people, as in every run")
     rows = [*_of_cases(seen, behind, known, rules, now), *_of_planned(seen, behind, known, now)]
     return {
         "route": route,
@@ -166,7 +165,7 @@ def _of_planned(seen: "_Seen", behind: Mapping[int, "_Gate"], route: Route, now:
     """What was decided about before: what waits, is held, is put to people, or was perhaps sent."""
     for waits in seen.waiting():
         gate = behind.get(waits.group_id or 0)
-        stopped = gate.stopped(now) if gate and waits.gated else None
+        stopped = gate.stopped(now, released=waits.plan == Plan.RELEASE) if gate and waits.gated else None
         if stopped:
             verdict, why, at = stopped
             yield _Row(waits.group_id, waits.cause, waits.messages, verdict, why, at)
@@ -215,19 +214,27 @@ class _Gate:
             return gate.reason or "Its group's gate is at tripped.", gate.cool_down_until
         return _awaited(gate.stage, gate.allowed)
 
-    def stopped(self, now: datetime) -> tuple[str, str, str | datetime | None] | None:
-        """Verdict, why and when for all that is behind a gate that lets nothing go; None for any other."""
+    def stopped(self, now: datetime, *, released: bool) -> tuple[str, str, str | datetime | None] | None:
+        """Verdict, why and when for all that is behind a gate that lets nothing go, as people ``released`` it or not;
+        None for any other gate."""
         gate = self._after
         if gate.stage == Stage.FAILED:
             return "escalate", f"The canary of its group failed: {gate.reason}", now
-        return ("hold", *self.awaited()) if gate.stage == Stage.TRIPPED else None
+        if gate.stage != Stage.TRIPPED:
+            return None
+        return (
+            ("escalate", f"Its group keeps coming back: {gate.reason}", now) if released else ("hold", *self.awaited())
+        )
 
     def of_held(self, held: HeldCount, now: datetime) -> list[tuple[str, int, str, str | datetime | None]]:
         """Verdict, how many, why and when for what it holds."""
-        stopped = self.stopped(now)
-        if stopped is not None:
-            verdict, why, when = stopped
-            return [(verdict, held.messages, why, when)]
+        counts = {True: held.released, False: held.messages - held.released}
+        if stopped := [
+            (verdict, counts[released], why, when)
+            for released in counts
+            for verdict, why, when in filter(None, [self.stopped(now, released=released)])
+        ]:
+            return stopped
         gate, places = self._after, gates.quota(self._after)
         if places is None:
             return [("admit", held.messages, "Its group's gate is open.", now)]
@@ -322,20 +329,34 @@ class _Seen:
                     if sends.fate in RESENDS:
                         self.due[destination] += sends.messages
 
-    def given_up_beside(self, connection: Connection, route: str, failed: Sequence[int], now: datetime) -> int:
-        """How many messages that were not looked at expire, or are put to people, among them those of groups whose
-        gates have ``failed``: a run does that whatever it is limited to."""
+    def given_up_beside(self, connection: Connection, route: str, behind: Mapping[int, "_Gate"], now: datetime) -> int:
+        """How many messages that were not looked at expire, or are put to people, among them those ``behind`` gates
+        that have failed, and what people released behind those that have tripped: a run does that whatever it is
+        limited to."""
         everything = Selection()
         found = sum(one.messages for one in dry_run.refused_counts(connection, route, everything, self._refused))
         found += sum(one.messages for one in dry_run.to_review(connection, route, everything))
         found -= self.refused.total() + self.to_review.total()
-        if failed:
-            of_failed = Selection(groups=failed, apart=self._refused)
-            found += sum(one.messages for one in dry_run.held(connection, route, of_failed, None).values())
-            found += sum(one.messages for one in dry_run.waiting(connection, route, of_failed, now) if one.gated)
-            found -= sum(self.held.get(group, HeldCount()).messages for group in failed)
-            found -= sum(one.messages for one in self.waiting() if one.gated and one.group_id in failed)
-        return found
+        stopped = [group for group, gate in behind.items() if gate.stage in (Stage.FAILED, Stage.TRIPPED)]
+        if not stopped:
+            return found
+
+        def asked(held: Mapping[int, HeldCount], waiting: Iterable[WaitingCount]) -> int:
+            """How many of these are put to people."""
+            failed = {group for group in stopped if behind[group].stage == Stage.FAILED}
+            of_held = sum(held[group].messages if group in failed else held[group].released for group in held)
+            return of_held + sum(
+                one.messages for one in waiting if one.gated and (one.group_id in failed or one.plan == Plan.RELEASE)
+            )
+
+        of_stopped = Selection(groups=stopped, apart=self._refused)
+        found += asked(
+            dry_run.held(connection, route, of_stopped, None), dry_run.waiting(connection, route, of_stopped, now)
+        )
+        return found - asked(
+            {group: held for group, held in self.held.items() if group in stopped},
+            [one for one in self.waiting() if one.group_id in stopped],
+        )
 
     def waiting(self) -> list[WaitingCount]:
         """What waits to be sent, by group, cause and verdict."""

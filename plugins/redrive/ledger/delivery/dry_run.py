@@ -10,6 +10,7 @@ from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.engine import parse_instant, sql
 from redrive.ledger.predicates import IS_SEND, TO_ASK, listed, too_old
 from redrive.ledger.selecting import Condition, Selection
+from redrive.lifecycle import Plan
 from redrive.policy.aims import Aims
 
 
@@ -64,6 +65,7 @@ class HeldCount(NamedTuple):
 
     messages: int = 0
     may_go: int = 0  # of these, as far as their order allows
+    released: int = 0  # of these, the ones that a person released
 
 
 def held(connection: Connection, route: str, selection: Selection, in_order: InOrder | None) -> dict[int, HeldCount]:
@@ -75,12 +77,14 @@ def held(connection: Connection, route: str, selection: Selection, in_order: InO
         values |= ordering.values(in_order.drained_to)
     rows = connection.execute(
         sql(
-            f"select group_id, count(*) as n, sum({may_go}) as may_go from messages where route = :route and state ="
-            f" 'held' and kind <> 'delay' and plan <> 'hold' and group_id is not null and {where} group by group_id"
+            f"select group_id, count(*) as n, sum({may_go}) as may_go,"
+            f" sum(case when plan = '{Plan.RELEASE}' then 1 else 0 end) as released from messages where route = :route"
+            f" and state = 'held' and kind <> 'delay' and plan <> 'hold' and group_id is not null and {where}"
+            " group by group_id"
         ),
         {"route": route, **values},
     )
-    return {row.group_id: HeldCount(row.n, row.may_go) for row in rows}
+    return {row.group_id: HeldCount(row.n, row.may_go, row.released) for row in rows}
 
 
 class ReviewCount(NamedTuple):

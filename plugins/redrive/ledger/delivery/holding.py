@@ -19,10 +19,12 @@ from redrive.ledger.predicates import TO_RESEND, listed
 from redrive.ledger.review import escalations
 from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.transactions import RouteLease, RunTransaction
-from redrive.lifecycle import SENDS, State
+from redrive.lifecycle import SENDS, Plan, State
 
 #: What a group's gate holds or lets through; delays pass every gate.
 _OF_GROUP = "route = :route and group_id = :group_id and kind <> 'delay'"
+#: SQL for a SET: people are asked about it.
+_ASKED_BECAUSE = "reason = :why, next_attempt_at = null"
 #: So many quotas the audit trail tells.
 _TOLD = 100
 #: Why a message that had a place is held again: :func:`put_off`.
@@ -220,6 +222,17 @@ def _of_unmoved(tx: RunTransaction, gates: Mapping[GroupGate, str]) -> list[tupl
     return [(gate.group_id, reason) for gate, reason in gates.items() if gate.group_id in unmoved]
 
 
+def reopen_released(ledger: Ledger, lease: RouteLease, gates: Mapping[GroupGate, str], now: datetime) -> int:
+    """The groups behind these gates keep coming back (gate -> reason): what a person released of them is asked again;
+    how many. The rest stays where it is."""
+    with ledger.under(lease, now) as tx:
+        return sum(
+            _reopen(tx, group_id, reason, state)
+            for group_id, reason in _of_unmoved(tx, gates)
+            for state in (State.WAITING, State.HELD)
+        )
+
+
 def put_to_review(ledger: Ledger, lease: RouteLease, gates: Mapping[GroupGate, str], now: datetime) -> dict[str, int]:
     """The canary behind these gates failed (gate -> reason): what a person released is asked again, the rest is to be
     asked about; so are sends of unknown fate that would be made again now."""
@@ -227,26 +240,32 @@ def put_to_review(ledger: Ledger, lease: RouteLease, gates: Mapping[GroupGate, s
     with ledger.under(lease, now) as tx:
         for group_id, reason in _of_unmoved(tx, gates):
             values = {"group_id": group_id, "why": reason}
+            common: dict[str, Any] = {
+                "values": values, "set_": _ASKED_BECAUSE, "reason": reason, "action": Action.PUT_TO_REVIEW,
+            }  # fmt: skip
             for state in (State.WAITING, State.HELD):
-                escalations.reopen(
-                    tx,
-                    of="select message_id from messages where messages.route = :of_route and messages.group_id ="
-                    " :group_id and kind <> 'delay' and plan = 'release' and state = :state",
-                    why=":why",
-                    values={"of_route": lease.route, "group_id": group_id, "why": reason, "state": state.value},
-                )
-                common: dict[str, Any] = {
-                    "values": values, "set_": "reason = :why, next_attempt_at = null",
-                    "reason": reason,
-                }  # fmt: skip
-                reopened += move(
-                    tx, state, State.ESCALATED, where=f"{_OF_GROUP} and plan = 'release'",
-                    action=Action.REOPEN, **common,
-                )  # fmt: skip
-                to_review += move(tx, state, State.TO_REVIEW, where=_OF_GROUP, action=Action.PUT_TO_REVIEW, **common)
+                reopened += _reopen(tx, group_id, reason, state)
+                to_review += move(tx, state, State.TO_REVIEW, where=_OF_GROUP, **common)
             unknown = f"Nobody knows whether it was sent. {reason}"
             to_review += move(
                 tx, State.UNKNOWN, State.TO_REVIEW, where=f"{_OF_GROUP} and {TO_RESEND}",
-                action=Action.PUT_TO_REVIEW, **common | {"values": values | {"why": unknown}, "reason": unknown},
+                **common | {"values": values | {"why": unknown}, "reason": unknown},
             )  # fmt: skip
     return {"reopened": reopened, "to_review": to_review}
+
+
+def _reopen(tx: RunTransaction, group_id: int, reason: str, state: State) -> int:
+    """Ask again about what a person released of the group and is in ``state``; how many."""
+    values = {"group_id": group_id, "why": reason}
+    released = f"{_OF_GROUP} and plan = '{Plan.RELEASE}'"
+    escalations.reopen(
+        tx,
+        of="select message_id from messages where messages.route = :of_route and messages.group_id = :group_id"
+        f" and kind <> 'delay' and plan = '{Plan.RELEASE}' and state = :state",
+        why=":why",
+        values=values | {"of_route": tx.route, "state": state.value},
+    )
+    return move(
+        tx, state, State.ESCALATED, where=released, values=values, set_=_ASKED_BECAUSE, action=Action.REOPEN,
+        reason=reason,
+    )  # fmt: skip
