@@ -12,12 +12,18 @@ from typing import Any
 import pytest
 import yaml
 
-from redrive.errors import BalanceBroken
+from redrive.brokers.base import Depth
+from redrive.brokers.memory import MemoryBroker
+from redrive.errors import BalanceBroken, PermissionRefused
 from redrive.ledger import leases
 from redrive.ledger.account import notifications
+from redrive.ledger.delivery import observations
+from redrive.ledger.delivery.observations import Observation
+from redrive.message import DeadLetter
 from redrive.notify import channels
 from redrive.settings import parse
 from redrive.stages import notify, pipeline, rescue
+from redrive.stages.context import Context
 from tests.workshop import KEY_ERROR, REFUSED, ROUTE, Workshop
 
 
@@ -167,6 +173,62 @@ def test_people_are_told_of_a_queue_that_holds_too_much(tmp_path: Path, inbox: I
     shop.broker.settle("orders-dlq", [one.receipt for one in received])
     look()
     assert shop.query("select count(*) from notifications where resolved_at is null") == [(0,)]
+    shop.ledger.close()
+
+
+class Refusing(MemoryBroker):
+    """One queue of which may not be looked at."""
+
+    refused = ""
+
+    def depth(self, queue: str) -> Depth:
+        if queue == self.refused:
+            raise PermissionRefused(f"{queue}: not now")
+        return super().depth(queue)
+
+
+def test_a_breach_is_not_over_because_its_queue_can_not_be_looked_at(
+    ledger_url: str, tmp_path: Path, inbox: Inbox
+) -> None:
+    sources = [*ROUTE["sources"], {"queue": "pay-dlq", "destination": "pay"}]
+    shop = Workshop(tmp_path, ledger_url, **TO_INBOX, most_messages=5, sources=sources)
+    broker = shop.broker = Refusing(shop.world)
+    shop.world.create("pay-dlq")
+    shop.world.create("pay")
+    shop.world.put("pay", *[DeadLetter("", b"x", ())] * 10)
+    shop.cycle()
+    for refused in ("pay", "", "pay"):
+        broker.refused = refused
+        shop.advance(minutes=10)
+        run = shop.begin()
+        counts = pipeline.observe(shop.settings, run, **shop.options())
+        pipeline.finish(shop.settings, run, "succeeded", shop.now)
+        assert counts.get("deep", 0) == (0 if refused else 1)
+        assert shop.query("select subject, resolved_at from notifications") == [("depth of pay", None)]
+    assert inbox.events() == ["slo_breach"]
+    broker.refused = ""
+    shop.consume(queue="pay")
+    shop.advance(minutes=10)
+    shop.cycle()
+    assert shop.query("select count(*) from notifications where resolved_at is null") == [(0,)]
+    shop.ledger.close()
+
+
+def test_a_breach_is_not_over_because_nobody_may_look_at_an_age(ledger_url: str, tmp_path: Path, inbox: Inbox) -> None:
+    """Looks are rationed, and of a queue of which something left a remembered age says nothing."""
+    shop = Workshop(tmp_path, ledger_url, **TO_INBOX, ages={"sample": 10}, slo="2h")
+    open_ones = []
+    for age in (3 * 3600.0, None, 4 * 3600.0, None, 60.0):
+        shop.advance(minutes=10)
+        run = shop.begin()
+        method = "sample" if age else "unknown"
+        seen = Observation("orders", "destination", 5, 0, 0, oldest_age_seconds=age, oldest_age_method=method)
+        with Context(shop.settings, run, clock=shop.now, broker=shop.broker) as context:
+            observations.observe(shop.ledger, context.lease, [seen], shop.now())
+            notify.after("observe", context, {"aged": 1} if age and age > 7200 else {})
+        pipeline.finish(shop.settings, run, "succeeded", shop.now)
+        open_ones.append(shop.query("select count(*) from notifications where resolved_at is null")[0][0])
+    assert (open_ones, inbox.events()) == ([1, 1, 1, 1, 0], ["slo_breach"])
     shop.ledger.close()
 
 

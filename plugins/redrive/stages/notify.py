@@ -108,11 +108,11 @@ class RouteNotifications:
 
     def late(self, *, found: bool) -> None:
         """Whether messages are older than the route's SLO, ours without an outcome and what a destination holds, or a
-        queue holds more than the route allows; as somebody ``found`` who looked just before."""
-        if not found:
-            self._raise("slo_breach", {})
-            return
+        queue holds more than the route allows; where somebody ``found`` it who looked just before, or it was told
+        before. Only what the ledger saw last ends it: of a queue that could not be looked at nothing new is known."""
         with self.ledger.read() as connection:
+            if not found and not notifications.is_raised(connection, self.name, "slo_breach"):
+                return
             count, oldest = notifications.late(connection, self.name, enqueued_before=self.now - self.route.slo)
             aged = notifications.aged(connection, self.name, seconds=self.route.slo.total_seconds())
             most = self.route.most_messages

@@ -113,6 +113,11 @@ def _unresolved(connection: Connection, route: str, event: str) -> set[str]:
     return {row.subject for row in rows}
 
 
+def is_raised(connection: Connection, route: str, event: str) -> bool:
+    """Whether anything of this event is raised on the route, and not over."""
+    return bool(_unresolved(connection, route, event))
+
+
 # --- conditions ---------------------------------------------------------------------------------------------------
 
 
@@ -193,13 +198,19 @@ def _looked_at_since(connection: Connection, route: str) -> datetime:
 
 
 def aged(connection: Connection, route: str, *, seconds: float) -> dict[str, Facts]:
-    """The destinations that the route still looks at whose oldest message was older than that when last seen."""
+    """The destinations that the route still looks at whose oldest message was older than that when last seen: by the
+    newest look that knew an age, or found nothing. Others say nothing of it, as where looks are rationed."""
     rows = connection.execute(
         sql(
             observations.newest()
-            + "select queue, visible + in_flight + delayed as depth, oldest_enqueued_at from queue_observations"
-            " where observation_id in (select observation_id from newest) and role = 'destination'"
-            " and oldest_age_seconds > :seconds and observed_at > :since_at"
+            + "select told.queue, told.visible + told.in_flight + told.delayed as depth, told.oldest_enqueued_at from"
+            " (select (select max(observation_id) from queue_observations seen where seen.route = last.route"
+            " and seen.queue = last.queue and seen.role = 'destination' and (seen.oldest_age_method <> 'unknown'"
+            " or seen.visible + seen.in_flight + seen.delayed = 0)) as observation_id from queue_observations last"
+            " where last.observation_id in (select observation_id from newest) and last.role = 'destination'"
+            " and last.observed_at > :since_at) knew"
+            " inner join queue_observations told on told.observation_id = knew.observation_id"
+            " where told.oldest_age_seconds > :seconds and told.observed_at > :since_at"
         ),
         {"route": route, "seconds": seconds, "since_at": _looked_at_since(connection, route)},
     )
