@@ -67,6 +67,16 @@ def orders(dags: dict[str, DAG]) -> DAG:
     return dags["redrive_orders"]
 
 
+@pytest.mark.parametrize(("run_for", "hours"), [("8m", 6), ("5h", 6), ("12h", 13)])
+def test_a_delivery_is_not_ended_before_the_route_lets_it_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_for: str, hours: int
+) -> None:
+    file = tmp_path / "redrive.yaml"
+    file.write_text(CONFIG.replace("deliver: {shards: 2}", f"deliver: {{shards: 2, run_for: {run_for}}}"))
+    monkeypatch.setenv("REDRIVE_CONFIG", str(file))
+    assert routes.dags()["redrive_orders"].get_task("deliver").execution_timeout == timedelta(hours=hours)
+
+
 class TestABrokenRoute:
     @pytest.fixture
     def both(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, DAG]:

@@ -62,6 +62,7 @@ def _route_dag(settings: Settings, name: str, *, begins: str | None = None) -> D
     route = settings.route(name)
     with definitions.route_dag(settings, name, page=__doc__) as dag:
         run = tasks.begin(begins or name)
+        delivery = tasks.deliver.override(execution_timeout=tasks.time_to_deliver(route))
         drained = tasks.drain.partial(run=run).expand_kwargs(tasks.shards(route.drain.shards))
         loaded = tasks.load()
         chain(
@@ -72,7 +73,7 @@ def _route_dag(settings: Settings, name: str, *, begins: str | None = None) -> D
             loaded,
             tasks.resolve(run),
             tasks.plan(run),
-            tasks.deliver.partial(run=run).expand_kwargs(tasks.shards(route.deliver.shards)),
+            delivery.partial(run=run).expand_kwargs(tasks.shards(route.deliver.shards)),
             links.to(tasks.escalate(run), links.review(name)),
             links.to(tasks.report.override(outlets=[assets.alias(name)])(run), links.route(name)),
             tasks.finish(run).as_teardown(setups=run, on_failure_fail_dagrun=True),

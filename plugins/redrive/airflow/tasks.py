@@ -24,7 +24,7 @@ from redrive.errors import (
     RouteBusy,
     RoutePaused,
 )
-from redrive.settings import Settings
+from redrive.settings import Route, Settings
 
 if TYPE_CHECKING:
     from redrive.stages.context import Run
@@ -410,6 +410,11 @@ def _preview(run: "Run") -> Counts:
     }
 
 
+def time_to_deliver(route: Route) -> timedelta:
+    """When Airflow ends a delivery that does not end by itself: not before the route lets it."""
+    return max(timedelta(hours=6), route.deliver.run_for + timedelta(hours=1))
+
+
 def _task(function: Callable[..., object], **options: Any) -> Any:
     """``function`` as a task of its own name; its docstring is the task's documentation."""
     name = function.__name__.lstrip("_")
@@ -429,7 +434,7 @@ classify = spark_operators.classify
 load = _task(_load, trigger_rule="none_failed_min_one_success", execution_timeout=timedelta(hours=2))
 resolve = _task(_resolve, execution_timeout=timedelta(hours=1))
 plan = _task(_plan, execution_timeout=timedelta(hours=1))
-deliver = _task(_deliver, execution_timeout=timedelta(hours=6))
+deliver = _task(_deliver)
 escalate = _task(_escalate, execution_timeout=timedelta(hours=1))
 report = _task(_report, execution_timeout=timedelta(minutes=10))
 finish = _task(_finish, execution_timeout=timedelta(minutes=5))

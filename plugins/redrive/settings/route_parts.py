@@ -158,7 +158,9 @@ class Deliver(Part):
         description="Messages that are sent and not marked yet at any moment. A crash can leave this many `unknown`.",
     )
     run_for: Duration = Field(
-        default=timedelta(minutes=8), description="How long one task goes on while the destination makes room."
+        default=timedelta(minutes=8),
+        description="How long one task goes on while the destination makes room."
+        " Airflow ends one that does not stop then after 6 h, or an hour later.",
     )
     tries: int = Field(
         default=3,
