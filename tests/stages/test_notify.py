@@ -111,6 +111,32 @@ def test_a_new_group_is_told_once_and_again_when_it_was_over(told_on_both: Works
     assert len({one["id"] for one in inbox.got}) == 2
 
 
+def test_a_decision_that_waits_for_a_second_person_is_told(ledger_url: str, tmp_path: Path, inbox: Inbox) -> None:
+    shop = Workshop(tmp_path, ledger_url, **TO_INBOX, approvals=2)
+    shop.die("a", "b", "c", error=KEY_ERROR)
+    assert "to_approve" not in shop.cycle()
+    shop.change("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    report = shop.cycle()
+    assert (report["to_decide"], report["to_approve"]) == (0, 3)
+    shop.cycle()
+    assert [one["title"] for one in inbox.got] == [
+        "orders: failure group 1 (application_bug) waits for a decision",
+        "orders: failure group 1 (application_bug) waits for a second person",
+    ]
+    assert inbox.got[1]["events"][0]["facts"] == {
+        "cause": "application_bug", "decided_by": "ana", "decision": "redeliver", "group_id": 1, "messages": 3,
+    }  # fmt: skip
+    open_ones = "select subject from notifications where resolved_at is null"
+    assert shop.query(open_ones) == [("1 to approve",)]
+    shop.change("update escalated_messages set approved_by = 'ben' where payload <> 'a'")
+    assert shop.cycle()["to_approve"] == 1
+    assert shop.query(open_ones) == [("1 to approve",)]
+    shop.change("update escalated_messages set approved_by = 'ben' where payload = 'a'")
+    assert "to_approve" not in shop.cycle()
+    assert (shop.query(open_ones), len(inbox.got)) == ([], 2)
+    shop.ledger.close()
+
+
 def test_who_is_listed_twice_is_told_once_of_what_either_entry_names(tmp_path: Path, inbox: Inbox) -> None:
     shop = Workshop(
         tmp_path, notify=["ops", *({"connection": "ops", "events": [one]} for one in ("new_group", "route_paused"))]

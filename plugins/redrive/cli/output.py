@@ -54,11 +54,12 @@ _OF_THIS_RUN = (
     "drained", "new", "returned", "duplicates", "suspected", "classified", "redelivered", "confirmed", "presumed",
     "suppressed", "escalated", "refused", "later", "overflowed", "rescued",
 )  # fmt: skip
-_OF_ALL = ("untouched", "waiting", "held", "unknown", "to_decide")
+_OF_ALL = ("untouched", "waiting", "held", "unknown", "to_decide", "to_approve")
 _ALWAYS = ("drained", "redelivered", "escalated")
 _MEANING = {
     "untouched": " (this run did not ask for them)",
     "to_decide": " (a person decides: `redrive review list`)",
+    "to_approve": " (decided, and a second person has to approve it: approved_by)",
     "refused": " (the broker won't ever take them)",
     "duplicates": " (copies that were staged before)",
     "suspected": " (perhaps staged before: people decide)",

@@ -108,6 +108,12 @@ def _told_late(one: Event, title: str, text: str) -> tuple[str, str]:
 def _words(one: Event) -> tuple[str, str]:
     facts = one.facts
     match one.event:
+        case "new_group" if "decided_by" in facts:
+            return (
+                f"{one.route}: failure group {facts['group_id']} ({facts['cause']}) waits for a second person",
+                f"{facts['messages']} messages. Decided by {facts['decided_by']}: {facts['decision']}. "
+                "Nothing is done until somebody else approves it (approved_by).",
+            )
         case "new_group":
             return (
                 f"{one.route}: failure group {facts['group_id']} ({facts['cause']}) waits for a decision",

@@ -89,9 +89,11 @@ class RouteNotifications:
         self.route = settings.route(name)
 
     def groups(self) -> None:
-        """Groups that wait for a decision."""
+        """Groups that wait for a decision, or for a second person to approve one."""
         with self.ledger.read() as connection:
             found = notifications.groups(connection, self.name)
+            if self.route.approvals > 1:
+                found |= notifications.not_approved(connection, self.name)
         self._raise("new_group", found)
 
     def paused(self) -> None:

@@ -9,6 +9,7 @@ from redrive.errors import BalanceBroken, QueuesFailed, StagingError
 from redrive.ledger import configurations, leases
 from redrive.ledger.account import balance, inspecting, run_totals
 from redrive.ledger.drain import batches
+from redrive.ledger.review import applying
 from redrive.redaction import redactor, said_by
 from redrive.stages import classify, failed_queues
 from redrive.stages.context import Context
@@ -40,6 +41,7 @@ def report(context: Context) -> dict[str, Any]:
         said = inspecting.reasons(connection, context.name, since=context.run.started_at)
         totals = run_totals.of_run(connection, context.run.run_id)
         to_decide = inspecting.to_decide(connection, context.name)
+        to_approve = applying.left(connection, context.name).not_approved if context.route.approvals > 1 else 0
     mask = redactor(context.route)
     reasons = {mask(reason): count for reason, count in said.items()}
     for cause, count in causes.items():  # a DAG run's summary is what this task logs
@@ -68,6 +70,7 @@ def report(context: Context) -> dict[str, Any]:
         "held": now.get("held", 0),
         "unknown": now.get("unknown", 0),
         "to_decide": to_decide,
+        **({"to_approve": to_approve} if to_approve else {}),
         # Every source was drained to its end, and nothing waits for us or for people.
         "clean": {source.queue for source in context.route.sources} <= set(loaded.get("emptied", ()))
         and not any(now.get(one) for one in _LEFT),

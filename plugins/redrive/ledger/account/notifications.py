@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 from redrive.ledger.delivery import consumers, observations
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.predicates import enqueued, out_of_sight
+from redrive.ledger.review import applying
 from redrive.ledger.schema import ledger_id
 from redrive.lifecycle import FINISHED, UNDECIDED, State
 
@@ -154,6 +155,20 @@ def groups(connection: Connection, route: str) -> dict[str, Facts]:
             "suggested_decision": row.suggested or "none",
         }
         for row in rows
+    }
+
+
+def not_approved(connection: Connection, route: str) -> dict[str, Facts]:
+    """The groups about which one person has decided, on a route that asks for two: the second has to hear of it too."""
+    return {
+        f"{one.group_id or ''} to approve".strip(): {
+            "group_id": one.group_id,
+            "cause": one.cause or "no cause",
+            "messages": one.decisions,
+            "decision": one.decision or "several",
+            "decided_by": one.decided_by or "several people",
+        }
+        for one in applying.not_approved(connection, route)
     }
 
 

@@ -112,6 +112,32 @@ def left(connection: Connection, route: str) -> Left:
     return Left(int(row.n), int(row.not_approved))
 
 
+class Unapproved(NamedTuple):
+    """Decisions about one group that wait for a second person."""
+
+    group_id: int | None
+    cause: str | None
+    decisions: int
+    decision: str | None  # None: not the same for all
+    decided_by: str | None  # likewise
+
+
+def not_approved(connection: Connection, route: str) -> list[Unapproved]:
+    """The decisions of a route that one person alone has made, by group: they wait where the route asks for two."""
+    rows = connection.execute(
+        sql(
+            "select alone.group_id, failure_groups.cause, n, case when first_word = last_word then first_word end as"
+            " decision, case when first_name = last_name then first_name end as decided_by from (select"
+            " reviews.group_id, count(*) as n, min(decision) as first_word, max(decision) as last_word,"
+            f" min(decided_by) as first_name, max(decided_by) as last_name{_WAITING} and reviews.route = :route"
+            f" and case when {_APPROVED} then 0 else 1 end = 1 group by reviews.group_id) alone"
+            " left join failure_groups on failure_groups.group_id = alone.group_id order by alone.group_id"
+        ),
+        {"route": route},
+    )
+    return [Unapproved(*row) for row in rows]
+
+
 def any_held(connection: Connection, route: str) -> bool:
     """Whether anything that people released is held: it may go as far as its gate lets it."""
     found = sql(
