@@ -11,7 +11,7 @@ import pytest
 
 from redrive.brokers.memory import MemoryBroker
 from redrive.ledger.account import inspecting
-from redrive.ledger.delivery import breakers
+from redrive.ledger.delivery import breakers, outcomes
 from redrive.ledger.engine import Ledger
 from redrive.ledger.review import applying
 from redrive.ledger.selecting import Selection
@@ -21,7 +21,7 @@ from redrive.stages import pipeline
 from redrive.stages.context import Run
 from redrive.stages.preview import preview
 from tests.ledger.planting import NOW
-from tests.workshop import KEY_ERROR, THROTTLED, Workshop
+from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
 STRANGE = "the flux capacitor said hm"  # nothing is known of it: a canary first
 CANARY: dict[str, Any] = {"canary": {"first": 4, "grow": 5, "pass": 0.95, "observe": "auto"}}
@@ -108,6 +108,41 @@ def test_a_canary_behind_a_backlog_waits_for_it_and_its_return_after_an_hour_fai
         ten_minutes(one, work=20)
     assert one.gate() == ("failed", 4)
     assert one.states() == {"escalated": 60}
+    assert one.audit() == []
+
+
+def test_what_other_groups_failed_with_at_once_makes_no_window_in_which_a_slow_one_can_not_fail(
+    shop: Callable[..., Shop],
+) -> None:
+    """Of a lease of five minutes and five deliveries a message may fail in the 25th; here it fails in the twelfth."""
+    source = {"queue": "orders-dlq", "lease": "5m", "max_deliveries": 5}
+    route = {"canary": {"first": 20, "observe": "auto"}, "requeue_attempts": 3, "backoff": {"first": "1s", "max": "1s"}}
+    one = shop(backlog=0, broken=True, sources=[source], **route)
+    one.die(*(f"fast {n}" for n in range(60)), error=REFUSED)
+    for _ in range(4):
+        one.cycle()
+        one.advance(seconds=30)
+        one.consume(lambda _: REFUSED)
+        one.advance(seconds=30)
+    with one.ledger.read() as connection:
+        assert (outcomes.return_times(connection, "orders") or 999) <= 60, "they are known, and short"
+    one.die(*(f"slow {n}" for n in range(60)), error=STRANGE)
+    one.cycle()
+    slow = "select count(*) from redelivery_attempts join messages using (message_id) where cause = 'unclassified'"
+    assert one.value(slow) == 20
+    held = one.broker.receive("orders", limit=1000, wait=timedelta(0), lease=timedelta(minutes=1))
+    one.broker.settle("orders", [receipt for _, receipt in held])
+    for _ in range(6):
+        one.advance(minutes=2)
+        one.cycle()
+        assert one.value(slow) == 20, "none of them could have failed yet"
+    for letter, _ in held:
+        kept = tuple(h for h in letter.headers if h.name != "error")
+        one.world.put("orders-dlq", letter._replace(broker_message_id="", enqueued_at=None,
+                      headers=(*kept, Header("error", "String", STRANGE)), origin="orders"))  # fmt: skip
+    one.cycle()
+    assert one.value(slow) == 20
+    assert one.value("select count(*) from group_state where stage = 'failed'") == 1
     assert one.audit() == []
 
 

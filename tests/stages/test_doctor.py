@@ -125,6 +125,30 @@ def test_a_window_is_held_against_the_times_to_return_that_are_known(
     assert "99 of 100 returns" in text
 
 
+def test_a_window_in_which_the_slowest_could_not_fail_is_told_although_returns_came_sooner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = with_window(tmp_path, "10m", requeue_attempts=5, **PLAIN_SOURCE)
+    workshop.die(*[f"{n}" for n in range(25)], error=REFUSED)
+    workshop.cycle()
+    workshop.advance(minutes=5)
+    workshop.consume(lambda _: REFUSED)
+    workshop.cycle()
+    [(level, text)] = about_the_window(examine(workshop, monkeypatch, Telling(workshop.world)))
+    assert (level, "0:30:00" in text, "99 of 100 returns" in text) == ("warning", True, True)
+
+
+@pytest.mark.parametrize(("lease", "told"), [("1h12m", False), ("2h", True)])
+def test_a_window_of_auto_that_is_very_long_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lease: str, *, told: bool
+) -> None:
+    source = {"queue": "orders-dlq", "lease": lease, "max_deliveries": 5}
+    found = about_the_window(examine(with_window(tmp_path, "auto", sources=[source]), monkeypatch))
+    assert [(level, "10:00:00" in text, "set canary.observe" in text) for level, text in found] == (
+        [("warning", True, True)] if told else []
+    )
+
+
 def test_rights_that_can_not_be_tried_are_named_and_not_called_fine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,8 +196,10 @@ class Canary(Part):
     )
     observe: AutoOrDuration = Field(
         default="auto",
-        description="How long a send is watched for its return. `auto`: the 99th percentile of the route's times to "
-        "return; until those are known, lease times `max_deliveries`.",
+        description="How long a send is watched for its return. `auto`: lease times `max_deliveries`, the longest that "
+        "a failing message may stay with consumers; the 99th percentile of the route's times to return where that is "
+        "longer. Each stage of a canary takes at least as long. Where consumers let go sooner than the origin's lease "
+        "says, say so with `sources[].lease`.",
     )
 
 

@@ -39,6 +39,8 @@ from redrive.stages import aiming, checking, completeness, resolve, source_expan
 
 _CONNECT_PORT = 15_002  # Spark Connect's own default
 _REACH_SECONDS = 3.0
+#: Nobody expects ``observe: auto`` to take longer, unless it is said.
+LONG_WINDOW = timedelta(hours=6)
 
 
 class Finding(NamedTuple):
@@ -414,22 +416,34 @@ def _watching(broker: Broker, subject: str, queue: str, route: Route) -> Iterato
 
 
 def _window(settings: Settings, name: str, route: Route, broker: Broker) -> Iterator[Finding]:
-    """Whether a configured observation window is as long as the one that ``auto`` would take."""
+    """Whether a configured observation window is as long as a failing message may need, and that of ``auto`` no longer
+    than people expect."""
     canary = route.canary
-    if canary is None or not isinstance(canary.observe, timedelta):
+    if canary is None:
         return
-    seen = _time_to_return(settings, name)
-    if seen is not None:
-        least, why = seen, f"99 of 100 returns took no longer than {seen}"
-    else:
-        least = resolve.redrive_at_origins(broker, route).longest
-        why = (
-            f"lease x max deliveries = {least}; if the broker doesn't tell what holds at the origin, say it with"
-            " sources[].lease and sources[].max_deliveries"
-        )
-    if canary.observe < least:
-        text = f"{canary.observe} is shorter than a failing message may need to come back ({why})"
-        yield Finding("error", f"{name}: canary.observe", text)
+    subject = f"{name}: canary.observe"
+    seen, longest = _time_to_return(settings, name), resolve.redrive_at_origins(broker, route).longest
+    returned = f"99 of 100 returns took no longer than {seen}"
+    redriven = (
+        f"lease x max deliveries = {longest}; if the broker doesn't tell what holds at the origin, say it with"
+        " sources[].lease and sources[].max_deliveries"
+    )
+    if not isinstance(canary.observe, timedelta):
+        taken = max(seen or longest, longest)
+        if taken > LONG_WINDOW:
+            yield Finding(
+                "warning",
+                subject,
+                f"auto watches each send for {taken} ({returned if taken != longest else redriven}), and each stage of"
+                " a canary takes at least as long. Where consumers let go of a message sooner than its lease ends, say"
+                " after how long with sources[].lease, or set canary.observe once returns have shown what is enough",
+            )
+    elif canary.observe < (seen or longest):
+        text = f"{canary.observe} is shorter than a failing message may need to come back"
+        yield Finding("error", subject, f"{text} ({returned if seen else redriven})")
+    elif canary.observe < longest:
+        text = f"{returned}, but what fails later than any of those passes its canary within {canary.observe}"
+        yield Finding("warning", subject, f"{text} ({redriven})")
 
 
 def _time_to_return(settings: Settings, name: str) -> timedelta | None:

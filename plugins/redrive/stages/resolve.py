@@ -95,16 +95,17 @@ def _keeps(broker: Broker, queue: str) -> timedelta | None:
 def observation_window(ledger: Ledger, name: str, route: Route, longest: Callable[[], timedelta]) -> timedelta:
     """How long after the destination worked past a send a return could still come.
 
-    As configured; with ``auto`` the 99th percentile of the route's times to return, and until twenty returns are
-    known the ``longest`` that the broker's own redrive can take: lease times max deliveries, as configured or as the
-    broker says, else 30 seconds times 5.
+    As configured; with ``auto`` the ``longest`` that the broker's own redrive can take: lease times max deliveries, as
+    configured or as the broker says, else 30 seconds times 5. Where the 99th percentile of the route's times to return
+    is longer, that. It never shortens the window: it is that of groups which failed before, and the next one may fail
+    later, with its canary passed by then.
     """
     canary = route.canary
     if canary is not None and isinstance(canary.observe, timedelta):
         return canary.observe
     with ledger.read() as connection:
         seconds = outcomes.return_times(connection, name)
-    return timedelta(seconds=seconds) if seconds is not None else longest()
+    return max(timedelta(seconds=seconds or 0), longest())
 
 
 class Redrive(NamedTuple):
