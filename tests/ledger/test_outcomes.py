@@ -413,6 +413,32 @@ def test_a_look_of_an_earlier_run_whose_clock_is_ahead_proves_nothing(fence: int
     assert (1 in passed([SENT], [Look(at(3), 0, exact=True, fence=fence)])) is (fence is None or proved)
 
 
+@pytest.mark.parametrize("ahead", [60, 60 * 24 * 30], ids=["an hour", "a month"])
+@pytest.mark.parametrize("sent_by", [5, 7], ids=["sent before it", "sent after it"])
+def test_one_look_under_a_clock_that_was_ahead_hides_no_later_one(ahead: float, sent_by: int) -> None:
+    wrong = Look(at(ahead), 9, exact=True, fence=6)
+    assert passed([SENT._replace(fence=sent_by)], [wrong, *looks(7, 0, 0)]) == {1: at(2)}
+
+
+def test_of_a_look_under_a_wrong_clock_nothing_is_learnt_from_before_it() -> None:
+    """Zeros of before it and of after it are no row: it saw nine in between, whenever that was."""
+    before, after = (
+        [look._replace(fence=fence, zeros_apart=timedelta(minutes=3)) for look in looks(*[0] * 4, exact=False)[some]]
+        for fence, some in ((8, slice(0, 2)), (10, slice(2, 4)))
+    )
+    of_others = [look._replace(fence=None) for look in before]
+    wrong = Look(at(500), 9, fence=9, zeros_apart=timedelta(minutes=3))
+    assert passed([SENT], [*before, *after]) == {1: at(4)}, "without it, they would be one"
+    assert passed([SENT], [*before, wrong, *after]) == {}
+    assert passed([SENT], [*of_others, wrong, *after]) == {}
+
+
+def test_clocks_that_differ_a_little_leave_every_look_where_it_is() -> None:
+    """Two minutes: it counts as the last one, so nothing of before it proves what a later run sent."""
+    wrong = Look(at(3.9), 9, exact=True, fence=6)
+    assert passed([SENT], [wrong, *looks(0, 0)]) == {}
+
+
 def test_a_look_whose_moment_the_broker_told_proves_something_two_minutes_later() -> None:
     """Its clock and that of the run that sent may differ, whichever run looked."""
     assert passed([SENT], [Look(at(1), 0, exact=True, fence=8, told=True)]) == {}

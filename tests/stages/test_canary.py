@@ -146,6 +146,18 @@ def test_what_other_groups_failed_with_at_once_makes_no_window_in_which_a_slow_o
     assert one.audit() == []
 
 
+def test_one_run_under_a_clock_that_was_a_month_ahead_stops_no_gate(shop: Callable[..., Shop]) -> None:
+    one = shop(backlog=3, broken=False)
+    right = one.time.now
+    one.advance(days=30)
+    one.cycle()
+    one.time.now = right
+    one.die(*(f"ours {n}" for n in range(40)), error=STRANGE)
+    for _ in range(3):
+        ten_minutes(one, work=1000)
+    assert one.gate() == ("ramp", 24)
+
+
 class Behind(Shop):
     """Whose deliveries run on a worker with a clock of its own."""
 

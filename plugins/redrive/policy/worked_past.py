@@ -19,7 +19,8 @@ messages is gone without anybody having had it.
 A look counts only for its own destination: a queue of the same name at another broker or connection is another one. It
 counts as one after the send only if the depth that the broker told, which may be late, was that of after the send.
 Clocks of processes differ: of two things that runs of the route did, the later one is that of the later run (its
-*fence*).
+*fence*). Where all that later runs saw is earlier than a look by its time, and by more than clocks may differ, one of
+the clocks was wrong: then only what was seen since that look counts (:func:`_since_clocks_agree`).
 
 How many have left can't be seen where others send too. Where the broker counts exactly, it is at least the sum of what
 the depth fell by between two looks, plus our own sends in between. Where it estimates, a depth wavers with nobody
@@ -105,7 +106,7 @@ class Sends(NamedTuple):
 def worked_past(slices: Sequence[Sends], looks: Sequence[Look], how: Consumption) -> dict[int, datetime]:
     """Since when one destination is known to have worked past each of these slices; the others are left
     out. ``looks`` may be in any order."""
-    looks = sorted(looks, key=lambda look: (look.since, look.at))
+    looks = sorted(_since_clocks_agree(looks), key=lambda look: (look.since, look.at))
     #: The earliest moment, and run, of each look and of all that follow.
     times = _least_of_the_rest([look.surely_since for look in looks])
     runs = _least_of_the_rest([NOBODYS if look.fence is None else look.fence for look in looks])
@@ -138,6 +139,25 @@ def worked_past(slices: Sequence[Sends], looks: Sequence[Look], how: Consumption
         if moments:
             found[one.slice_id] = min(moments)
     return found
+
+
+def _since_clocks_agree(looks: Sequence[Look]) -> Sequence[Look]:
+    """Without the newest look that all looks of later runs contradict, and without all that was seen before it.
+
+    By its time it would come after them, and hide all of them until that time has come. It was taken before them; when,
+    nobody knows. What is left is what would be known had nobody looked before, so nothing is proved by leaving it out.
+    """
+    ends: dict[int, datetime] = {}
+    for look in looks:
+        if look.fence is not None:
+            ends[look.fence] = max(look.at, ends.get(look.fence, look.at))
+    latest: datetime | None = None
+    for fence in sorted(ends, reverse=True):
+        if latest is not None and ends[fence] - CLOCKS > latest:
+            start = min(look.since for look in looks if look.fence is not None and look.fence > fence)
+            return [look for look in looks if (look.since >= start if look.fence is None else look.fence > fence)]
+        latest = ends[fence] if latest is None else max(latest, ends[fence])
+    return looks
 
 
 def _least_of_the_rest(values: Sequence[_T]) -> list[_T]:
