@@ -304,6 +304,21 @@ def test_a_limit_is_shared_by_all_tasks_of_a_run(tmp_path: Path) -> None:
         pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
 
 
+def test_a_limit_is_that_of_a_dag_run_however_often_it_is_cleared(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    workshop.die(*bodies(30), error=REFUSED)
+    workshop.cycle(Selection(causes=("throttled",)))  # there is more to send than the limit lets a run drain
+    workshop.die(*(f"later {n}" for n in range(30)), error=REFUSED)
+    for dag_run, done in (("manual__1", 5), ("manual__1", 5), ("manual__2", 10)):
+        run = workshop.begin(selection=Selection(limit=5), dag_run_id=dag_run)  # as clearing it with `begin` does
+        for _ in workshop.stages(run):
+            pass
+        assert workshop.value("select count(*) from redelivery_attempts where sent_at is not null") == done
+        assert workshop.value("select sum(settled_copies) from staging_batches") == 30 + done
+        pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    assert workshop.audit() == []
+
+
 def test_of_a_limit_nothing_is_lost_to_a_task_that_sends_less_than_it_claimed(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path)
     workshop.die(*bodies(20), error=REFUSED)

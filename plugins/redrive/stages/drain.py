@@ -20,7 +20,7 @@ from redrive.errors import BrokerError
 from redrive.ledger.delivery import expiry as expiry_ledger
 from redrive.ledger.delivery import gate_waits
 from redrive.ledger.delivery.expiry import Expiry
-from redrive.ledger.drain import horizon
+from redrive.ledger.drain import batches, horizon
 from redrive.settings import Source
 from redrive.stages.context import Context
 from redrive.stages.failed_queues import Failures
@@ -52,6 +52,9 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1, tries_left: bool
     totals: dict[str, Any] = {"drained": 0, "settled": 0, "batches": 0, "not_settled": 0, "rescued": 0}
     mine, sharing = _mine(context.route.sources, shard, shards, in_order=context.route.order_by is not None)
     remaining = math.ceil(limit / sharing)
+    if context.selection.limit is not None:  # people's limit is of a run, however often its tasks are cleared
+        with context.ledger.read() as connection:
+            remaining -= batches.taken_by(connection, context.lease, shard)
     known, next_run = _expiries(context), _next_run_over(context)
     failures = Failures(context)
     for source in by_urgency(context.route.sources, known):

@@ -302,7 +302,8 @@ def last_sent(
 def left(connection: Connection, lease: RouteLease, limit: int | None) -> int | None:
     """How many more the run may send of a ``limit`` that all its tasks share; None: any number.
 
-    What is claimed counts until its slice is closed; then what was sent does, and what may have been.
+    What is claimed counts until its slice is closed; then what was sent does, and what may have been. A run that is
+    begun anew (its tasks were cleared) has another fence, and is the same run: it sends what is left.
     """
     if limit is None:
         return None
@@ -311,9 +312,9 @@ def left(connection: Connection, lease: RouteLease, limit: int | None) -> int | 
             "select coalesce(sum(case when closed_at is null then claimed when sent >= claimed then sent"
             " else sent + (select count(*) from redelivery_attempts attempts"
             " where attempts.slice_id = delivery_slices.slice_id and attempts.sent_at is null) end), 0)"
-            " from delivery_slices where route = :route and fence = :fence"
+            " from delivery_slices where run_id = :run_id"
         ),
-        {"route": lease.route, "fence": lease.fence},
+        {"run_id": lease.run_id},
     ).scalar_one()
     return max(0, limit - int(used))
 

@@ -127,6 +127,20 @@ def settled_by(connection: Connection, lease: RouteLease, source: str) -> int:
     return int(found)
 
 
+def taken_by(connection: Connection, lease: RouteLease, shard: int) -> int:
+    """How many copies ``shard`` of the run has taken from the sources, or may have, also before the run was begun anew
+    (its tasks were cleared)."""
+    found = connection.execute(
+        sql(
+            "select coalesce(sum(case when state = 'settled' then settled_copies else copies end), 0)"
+            " from staging_batches where run_id = :run_id and shard = :shard and state in ('recorded', 'settled')"
+            " and adopted_from is null"
+        ),
+        {"run_id": lease.run_id, "shard": shard},
+    ).scalar_one()
+    return int(found)
+
+
 def left_open(
     connection: Connection, *, route: str | None, before_fence: int | None, opened_before: datetime | None
 ) -> list[Batch]:
