@@ -196,8 +196,33 @@ def test_claims_of_other_tasks_take_the_room_that_a_depth_could_not_show(plant: 
     again = plant.claim(4, rooms=[room])
     assert again is not None
     assert len(again.messages) == 2
+
+
+def test_claims_of_other_routes_take_the_room_that_a_late_depth_could_not_show(plant: Plant) -> None:
+    other = Plant(plant.ledger, "other")
+    for one in (plant, other):
+        one.messages(10)
+        one.make_due()
+    before = other.claim(3)
+    assert before is not None
+    other.change("update delivery_slices set closed_at = :now", now=other.now)  # the depth shows it
+    minute = timedelta(minutes=1)
     with plant.ledger.read() as connection:
-        assert claims.seen(connection, plant.route, plant.now)[0] < found.slice_id
+        room = claims.Room(6, 1, *claims.seen(connection, plant.route), as_of=plant.now + minute)
+    other.now = plant.now = plant.now + 3 * minute
+    since = other.claim(2)
+    assert since is not None
+    other.change("update delivery_slices set closed_at = :now where closed_at is null", now=other.now)
+    assert other.claim(1) is not None  # it is under way
+    found = plant.claim(4, rooms=[room])
+    assert found is not None
+    assert len(found.messages) == 3, "of six, two and one are the other route's"
+    with pytest.raises(claims.NoRoom):
+        plant.claim(1, rooms=[room])
+    plant.change("update delivery_slices set system = 'elsewhere' where slice_id = :slice_id", slice_id=since.slice_id)
+    again = plant.claim(4, rooms=[room])
+    assert again is not None
+    assert len(again.messages) == 2, "a queue of that name somewhere else is another one"
 
 
 # --- marks ------------------------------------------------------------------------------------------------

@@ -448,7 +448,10 @@ def test_a_late_depth_is_topped_up_with_our_own_sends(build: Build, late: int) -
     broker.told = lambda _: Depth(1, 0, 0, as_of=workshop.time.now - late * 1_000_000, by_its_clock=True)
     workshop.die(*"abcdefgh", error=REFUSED)
 
-    assert workshop.cycle()["redelivered"] == 4
+    with query_plans.told() as steps:
+        assert workshop.cycle()["redelivered"] == 4
+    read = {step.text for step in steps if ":as_of_at" in step.statement or "closed_at > ?" in step.statement}
+    assert any("ix_delivery_slices_destination (destination=? AND closed_at>?)" in text for text in read), read
 
 
 def test_a_depth_of_a_moment_ago_by_our_own_clock_shows_what_was_sent_before(build: Build) -> None:

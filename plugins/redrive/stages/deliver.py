@@ -358,9 +358,8 @@ class _Delivery:
         """What the claims of all tasks may take of what is ``free`` together; what the depth shows was ``seen`` before
         it was read, unless the broker tells it late."""
         destination, cause = lane
-        if (told := surely_as_of(depth)) is not None:
-            seen = self._seen(told)
-        return self._rooms.of_claim(destination, cause, self._rates[cause], depth, Room(free, least, *seen))
+        room = Room(free, least, *seen, as_of=surely_as_of(depth))
+        return self._rooms.of_claim(destination, cause, self._rates[cause], depth, room)
 
     def _go_ahead(self, lane: LaneName, span: Span, under_way: int) -> None:
         """Have the lane's next slice claimed while one of so many messages is ``under_way``."""
@@ -447,9 +446,9 @@ class _Delivery:
         self._blocked.add(destination)
         self._failures.note(destination, error)
 
-    def _seen(self, as_of: datetime | None = None) -> tuple[int, dict[int, int]]:
+    def _seen(self) -> tuple[int, dict[int, int]]:
         with self._context.ledger.read() as connection:
-            return claims.seen(connection, self._context.name, as_of)
+            return claims.seen(connection, self._context.name)
 
     def _stopped(self, lane: LaneName) -> bool:
         """Whether the destination's breaker lets nothing through; what it lets through is seen to by the claim."""

@@ -97,7 +97,9 @@ class Room:
     """What a destination had room for when its depth was read, and what could not be seen in that depth.
 
     The slices after ``newest``, and those that were ``open`` then with how much of them was ``sent``, take of it what
-    was claimed for them and not sent before.
+    was claimed for them and not sent before. Of a depth that the broker told late they are those of all routes that
+    send there, and did not end before ``as_of``. Claims of different routes don't wait for each other, so each of them
+    may take one slice more than there is room for.
     """
 
     free: int
@@ -105,6 +107,7 @@ class Room:
     newest: int
     sent: Mapping[int, int]  # by slice
     cause: str | None = None  # only what is claimed of this cause takes of it
+    as_of: datetime | None = None  # the depth was so then at the earliest, by whichever clock; None: when it was read
 
 
 def claim(ledger: Ledger, lease: RouteLease, asked: ClaimFilter, terms: ClaimTerms, now: datetime) -> Slice | None:
@@ -258,19 +261,9 @@ def _open(tx: RunTransaction, asked: ClaimFilter, terms: ClaimTerms) -> int:
     )
 
 
-def seen(connection: Connection, route: str, as_of: datetime | None = None) -> tuple[int, dict[int, int]]:
-    """What a depth shows that is read after this call: (the route's newest slice, of each open one how much was sent).
-    Of a depth that the broker told late, with ``as_of`` when it was so at the earliest, by whichever clock: (the last
-    slice before any that ended later, nothing)."""
-    if as_of is not None:
-        newest = connection.execute(
-            sql(
-                "select coalesce((select min(slice_id) - 1 from delivery_slices where route = :route"
-                f" and (closed_at is null or closed_at > :as_of_at)), {NEWEST_OF_ROUTE})"
-            ),
-            {"route": route, "as_of_at": as_of},
-        ).scalar_one()
-        return int(newest), {}
+def seen(connection: Connection, route: str) -> tuple[int, dict[int, int]]:
+    """What a depth shows that is read after this call: (the route's newest slice, of each open one how much was
+    sent)."""
     newest = connection.execute(sql(f"select {NEWEST_OF_ROUTE}"), {"route": route}).scalar_one()
     rows = connection.execute(
         sql("select slice_id, sent from delivery_slices where route = :route and closed_at is null"), {"route": route}
@@ -343,31 +336,49 @@ def _within_room(tx: RunTransaction, destination: str, room: Room, limit: int) -
     return min(limit, free)
 
 
+#: The slices that a late depth may not show: two parts, as no index finds both together.
+_OF_ALL_ROUTES = f"""
+(
+    select slice_id, claimed from delivery_slices
+    where destination = :destination and observed_at is null and closed_at is null
+        and deadline_at > :now and system = {HERE}
+    union all
+    select slice_id, claimed from delivery_slices
+    where destination = :destination and observed_at is null and closed_at > :as_of_at and system = {HERE}
+)
+"""
+
+
 def _unseen(tx: RunTransaction, destination: str, room: Room, *, counted: bool) -> int:
     """What slices take of the room beyond what its depth showed; not ``counted``, what they take of it at most."""
-    opened = {f"slice_{number}": slice_id for number, slice_id in enumerate(room.sent)}
-    among = f" or slices.slice_id in ({', '.join(':' + name for name in opened)})" if opened else ""
-    values: dict[str, Any] = {"destination": destination, "newest": room.newest, **opened}
-    values["least"] = min([room.newest, *room.sent])  # so that older slices, of a year perhaps, are not looked at
-    attempts, of_slice = "", "slices.claimed"
+    values: dict[str, Any] = {"destination": destination}
+    sent: Mapping[int, int] = {} if room.as_of is not None else room.sent
+    attempts, of_slice = "", "max(slices.claimed)"
     if counted:  # what was given back has no attempt any more
         attempts = " inner join redelivery_attempts attempts on attempts.slice_id = slices.slice_id"
         of_slice = "count(*)"
         if room.cause:
             attempts += OF_CAUSE
             values["cause"] = room.cause
-    rows = tx.execute(
-        sql(
-            # Of an open slice whose time is over nothing more is sent.
-            f"select slices.slice_id, {of_slice} as n from delivery_slices slices{attempts}"
+    if room.as_of is not None:
+        slices, where = _OF_ALL_ROUTES, ""
+        values["as_of_at"] = room.as_of
+    else:
+        opened = {f"slice_{number}": slice_id for number, slice_id in enumerate(sent)}
+        among = f" or slices.slice_id in ({', '.join(':' + name for name in opened)})" if opened else ""
+        slices = "delivery_slices"
+        where = (
             f" where {tx.dialect.off_index('slices.route')} = :route and slices.destination = :destination"
             f" and slices.slice_id >= :least and (slices.slice_id > :newest{among})"
-            " and (closed_at is not null or deadline_at > :now)"
-            " group by slices.slice_id"
-        ),
+            " and (closed_at is not null or deadline_at > :now)"  # of an open one whose time is over nothing more goes
+        )
+        values |= {"newest": room.newest, **opened}
+        values["least"] = min([room.newest, *sent])  # so that older slices, of a year perhaps, are not looked at
+    rows = tx.execute(
+        sql(f"select slices.slice_id, {of_slice} as n from {slices} slices{attempts}{where} group by slices.slice_id"),
         values,
     )
-    return sum(max(0, int(row.n) - room.sent.get(row.slice_id, 0)) for row in rows)
+    return sum(max(0, int(row.n) - sent.get(row.slice_id, 0)) for row in rows)
 
 
 def _within_limit(tx: RunTransaction, most: int | None, limit: int) -> int:

@@ -47,6 +47,14 @@ delivery_slices = Table(
         sqlite_where=text("observed_at is null"),
         postgresql_where=text("observed_at is null"),
     ),
+    # Those of all routes that may still lie in a destination.
+    Index(
+        "ix_delivery_slices_destination",
+        "destination",
+        "closed_at",
+        sqlite_where=text("observed_at is null"),
+        postgresql_where=text("observed_at is null"),
+    ),
     sqlite_autoincrement=True,
 )
 

@@ -161,6 +161,14 @@ def upgrade() -> None:
     )
     op.create_index("ix_delivery_slices_route_slice_id", "delivery_slices", ["route", "slice_id"], unique=False)
     op.create_index("ix_delivery_slices_route_closed_at", "delivery_slices", ["route", "closed_at"], unique=False)
+    op.create_index(
+        "ix_delivery_slices_destination",
+        "delivery_slices",
+        ["destination", "closed_at"],
+        unique=False,
+        sqlite_where=sa.text("observed_at is null"),
+        postgresql_where=sa.text("observed_at is null"),
+    )
     op.create_index("ix_delivery_slices_run_id", "delivery_slices", ["run_id"], unique=False)
     op.create_index(
         "ix_delivery_slices_unobserved",
