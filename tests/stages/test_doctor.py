@@ -13,7 +13,7 @@ import yaml
 
 from redrive import settings as configuration
 from redrive.brokers import memory
-from redrive.brokers.base import ConsumerStats, QueueInfo
+from redrive.brokers.base import ConsumerStats, Depth, QueueInfo
 from redrive.brokers.memory import MemoryBroker
 from redrive.cli.inspection import doctor as look_at_everything
 from redrive.errors import KeysRefused, SettingsError
@@ -79,6 +79,24 @@ def test_a_consumer_that_is_given_no_more_is_named(tmp_path: Path, monkeypatch: 
     assert [(one.level, one.text) for one in found] == [
         ("warning", "worker/a holds 50,000 messages and is given no more until it acks")
     ]
+
+
+@pytest.mark.parametrize(
+    ("per_second", "lag", "as_of", "told"),
+    [(500, 60, None, True), (16, 60, None, False), (500, 0, None, False), (500, 60, 1, False)],
+    ids=["late", "slow enough", "in time", "with its moment"],
+)
+def test_what_may_be_sent_before_a_late_depth_shows_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_second: float, lag: float, as_of: int | None, *, told: bool
+) -> None:
+    workshop = Workshop(tmp_path, rate={"per_second": per_second, "max_in_flight": 1000})
+    broker = MemoryBroker(workshop.world)
+    broker.capabilities = replace(broker.capabilities, depth_lag=timedelta(seconds=lag))
+    monkeypatch.setattr(broker, "depth", lambda _: Depth(0, 0, 0, as_of=as_of))
+    found = [one for one in examine(workshop, monkeypatch, broker) if one.subject == "orders: destination orders: rate"]
+    assert [(one.level, "30,000" in one.text, "rate.max_in_flight (1,000)" in one.text) for one in found] == (
+        [("warning", True, True)] if told else []
+    )
 
 
 def about_the_window(found: list[Finding]) -> list[tuple[str, str]]:

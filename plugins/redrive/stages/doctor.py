@@ -144,6 +144,7 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             yield from _losses(broker, f"{name}: destination {queue}", queue)
             yield from _watching(broker, f"{name}: destination {queue}", queue, route)
             yield from _order(broker, name, queue, route)
+            yield from _pace(broker, f"{name}: destination {queue}", queue, route)
             if route.backoff.native and (why := _keeps_no_delay(broker, queue, route)):
                 yield Finding("warning", f"{name}: backoff.native", f"{queue}: {why}; delays stay in the ledger")
         yield from _corrections(name, route)
@@ -266,6 +267,24 @@ def _order(broker: Broker, name: str, queue: str, route: Route) -> Iterator[Find
         " destination holds: configure a processed_check, let the connection ask for the depth where the broker has a"
         f" way, or say each time that it has worked, with `redrive release {name} --destination {queue}`",
     )
+
+
+def _pace(broker: Broker, subject: str, queue: str, route: Route) -> Iterator[Finding]:
+    """Whether more may be sent than fits before the broker tells that it lies there. Where it tells of when its depth
+    is, what was sent since is added to it."""
+    rate = route.rate
+    with suppress(RedriveError):  # told by the depth already
+        lag = broker.capabilities_for(queue).depth_lag
+        unseen = int(rate.per_second * lag.total_seconds())
+        if unseen > rate.max_in_flight and broker.depth(queue).as_of is None:
+            yield Finding(
+                "warning",
+                f"{subject}: rate",
+                f"the broker tells the depth up to {lag} late: while consumers are down, about {unseen:,} messages"
+                f" (rate.per_second x {lag.total_seconds():g} s) may be sent beyond rate.max_in_flight"
+                f" ({rate.max_in_flight:,}). Where so many do harm, lower rate.per_second, to"
+                f" {rate.max_in_flight / lag.total_seconds():.3g} or less",
+            )
 
 
 def _keeps_no_delay(broker: Broker, queue: str, route: Route) -> str | None:
