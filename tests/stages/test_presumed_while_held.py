@@ -10,9 +10,9 @@ import pytest
 from redrive.brokers.base import Origin, QueueInfo
 from redrive.brokers.memory import MemoryBroker
 from redrive.brokers.sqs.kind import STANDARD
-from redrive.errors import PermissionRefused
+from redrive.errors import BrokerUnavailable, PermissionRefused
 from redrive.stages.resolve import redrive_at_origins
-from tests.workshop import Workshop
+from tests.workshop import REFUSED, Workshop
 
 LEASE = timedelta(minutes=15)
 
@@ -87,6 +87,35 @@ def test_the_longest_redrive_is_that_of_the_origin_where_it_takes_longest(
     shop = Workshop(tmp_path, sources=[{"queue": "orders-dlq", **configured}])
     found = redrive_at_origins(Telling(shop.world), shop.settings.routes["orders"])
     assert (found.longest, *found.holds) == (timedelta(minutes=longest), timedelta(minutes=lease), deliveries)
+    shop.ledger.close()
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_while_the_broker_can_not_be_asked_no_send_is_presumed_sooner_than_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    """How long its origin may redrive a message only the broker knows; what is assumed without it is far shorter."""
+    shop = Workshop(tmp_path, sources=[{"queue": "orders-dlq"}], canary="off")
+    told = shop.broker.describe
+
+    def describe(queue: str) -> QueueInfo:
+        if away:
+            raise BrokerUnavailable("connection refused")
+        return told(queue)._replace(origins=(SLOW,))
+
+    shop.die("a", error=REFUSED)
+    monkeypatch.setattr(shop.broker, "describe", lambda queue: told(queue)._replace(origins=(SLOW,)))
+    shop.cycle()
+    shop.consume()
+    shop.advance(minutes=1)
+    shop.cycle()
+    monkeypatch.setattr(shop.broker, "describe", describe)
+    shop.advance(minutes=30)
+    shop.cycle()
+    assert shop.states() == {"sent": 1}
+    shop.advance(hours=1)
+    shop.cycle()
+    assert shop.states() == {"presumed": 1}
     shop.ledger.close()
 
 

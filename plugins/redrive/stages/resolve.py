@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from redrive.brokers import registry
 from redrive.brokers.base import Broker, Origin, QueueInfo
-from redrive.errors import BrokerError, CheckFailed
+from redrive.errors import BrokerError, BrokerUnavailable, CheckFailed
 from redrive.ledger import leases
 from redrive.ledger.delivery import expiry, in_flight, observations, outcomes, presuming, unknown_sends
 from redrive.ledger.drain import horizon
@@ -39,8 +39,8 @@ def resolve(context: Context) -> dict[str, int]:
             return {"confirmed": 0, "presumed": 0, "unanswered": 0, "decided_unknown": 0}
     confirmed, unanswered = _confirm(context)
     redrive = cache(lambda: redrive_at_origins(context.broker, context.route))
-    window = observation_window(context.ledger, context.name, context.route, lambda: redrive().longest)
-    watched = _watched(context, lambda: redrive().holds)
+    window = observation_window(context.ledger, context.name, context.route, lambda: _longest(context, redrive()))
+    watched = _watched(context, lambda: redrive().holds if redrive().is_told else None)
     presumed = presuming.presume(
         context.ledger,
         context.lease,
@@ -71,7 +71,7 @@ def _leave_sources(context: Context) -> None:
             context.progress(f"sends that may have come back to {source}, which is no source any more", unseen, None)
 
 
-def _watched(context: Context, holds: Callable[[], Holds]) -> dict[str, Consumption]:
+def _watched(context: Context, holds: Callable[[], Holds | None]) -> dict[str, Consumption]:
     """How messages are taken from each destination with sends under observation."""
     with context.ledger.read() as connection:
         found = presuming.watched(connection, context.name)
@@ -113,24 +113,44 @@ class Redrive(NamedTuple):
 
     longest: timedelta  # lease times deliveries of the origin where that is the longest
     holds: Holds  # the longest lease of all, and the most deliveries
+    is_told: bool = True  # False: the broker was away, and what it would have said may be longer
 
 
 def redrive_at_origins(broker: Broker, route: Route) -> Redrive:
     """As configured for the route's sources, or as the broker says; else 30 seconds times 5."""
-    found = [one for source in route.sources if source.kind == "dead_letter" for one in _holds(broker, source)]
+    found, is_told = list[Holds](), True
+    for source in route.sources:
+        if source.kind != "dead_letter":
+            continue
+        told = QueueInfo()
+        if source.lease is None or source.max_deliveries is None:
+            try:
+                told = broker.describe(source.queue)
+            except BrokerUnavailable:
+                is_told = False
+            except BrokerError:  # not everybody may ask
+                pass
+        found += _holds(source, told)
     if not found:
         return Redrive(timedelta(minutes=5), Holds(timedelta(minutes=1), 5))
     leases, deliveries = zip(*found, strict=True)
-    return Redrive(max(lease * times for lease, times in found), Holds(max(leases), max(deliveries)))
+    return Redrive(max(lease * times for lease, times in found), Holds(max(leases), max(deliveries)), is_told)
 
 
-def _holds(broker: Broker, source: Source) -> list[Holds]:
+def _longest(context: Context, redrive: Redrive) -> timedelta:
+    """``redrive.longest``; where a broker that is away could not say it, no less than the window of the run before: an
+    outage must not make it shorter."""
+    if redrive.is_told:
+        return redrive.longest
+    with context.ledger.read() as connection:
+        before = leases.run_before(connection, context.lease, "resolve")
+    told = before.counts["resolve"].get("window_seconds", 0) if before else 0
+    return max(redrive.longest, timedelta(seconds=told))
+
+
+def _holds(source: Source, told: QueueInfo) -> list[Holds]:
     """Of each origin that dead-letters into ``source``."""
     lease, deliveries = source.lease, source.max_deliveries
-    told = QueueInfo()
-    if lease is None or deliveries is None:
-        with suppress(BrokerError):  # not everybody may ask
-            told = broker.describe(source.queue)
     return [
         Holds(lease or one.lease or ASSUMED.lease, deliveries or one.max_deliveries or ASSUMED.deliveries)
         for one in told.origins or (Origin(told.origin_lease, told.max_deliveries),)
