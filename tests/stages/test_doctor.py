@@ -82,14 +82,20 @@ def test_a_consumer_that_is_given_no_more_is_named(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("per_second", "lag", "as_of", "told"),
-    [(500, 60, None, True), (16, 60, None, False), (500, 0, None, False), (500, 60, 1, False)],
-    ids=["late", "slow enough", "in time", "with its moment"],
+    ("rate", "lag", "as_of", "told"),
+    [
+        ({"per_second": 500, "max_in_flight": 1000}, 60, None, True),
+        ({"per_second": 16, "max_in_flight": 1000}, 60, None, False),
+        ({"max_in_flight": 1000}, 0, None, False),
+        ({"max_in_flight": 1000}, 60, 1, False),
+        ({"per_second": 500}, 60, None, False),
+    ],
+    ids=["late", "slow enough", "in time", "with its moment", "nobody said what fits"],
 )
 def test_what_may_be_sent_before_a_late_depth_shows_it_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_second: float, lag: float, as_of: int | None, *, told: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: dict[str, Any], lag: float, as_of: int | None, *, told: bool
 ) -> None:
-    workshop = Workshop(tmp_path, rate={"per_second": per_second, "max_in_flight": 1000})
+    workshop = Workshop(tmp_path, rate=rate)
     broker = MemoryBroker(workshop.world)
     broker.capabilities = replace(broker.capabilities, depth_lag=timedelta(seconds=lag))
     monkeypatch.setattr(broker, "depth", lambda _: Depth(0, 0, 0, as_of=as_of))

@@ -270,9 +270,11 @@ def _order(broker: Broker, name: str, queue: str, route: Route) -> Iterator[Find
 
 
 def _pace(broker: Broker, subject: str, queue: str, route: Route) -> Iterator[Finding]:
-    """Whether more may be sent than fits before the broker tells that it lies there. Where it tells of when its depth
-    is, what was sent since is added to it."""
+    """Whether more may be sent than fits before the broker tells that it lies there, where somebody said what fits.
+    Where it tells of when its depth is, what was sent since is added to it."""
     rate = route.rate
+    if "max_in_flight" not in rate.model_fields_set:
+        return
     with suppress(RedriveError):  # told by the depth already
         lag = broker.capabilities_for(queue).depth_lag
         unseen = int(rate.per_second * lag.total_seconds())
