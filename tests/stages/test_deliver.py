@@ -319,6 +319,22 @@ def test_a_limit_is_that_of_a_dag_run_however_often_it_is_cleared(tmp_path: Path
     assert workshop.audit() == []
 
 
+def test_a_run_that_is_cleared_drains_no_more_than_its_limit_with_other_shards_either(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    workshop.die(*bodies(30), error=REFUSED)
+
+    def drained(shards: int, tries: int = 1) -> list[int]:
+        run = workshop.begin(selection=Selection(limit=8), dag_run_id="manual__1")
+        return [
+            pipeline.drain(workshop.settings, run, shard=shard, shards=shards, **workshop.options())["drained"]
+            for shard in range(shards)
+            for _ in range(tries)
+        ]
+
+    assert drained(2, tries=2) == [4, 0, 4, 0], "a task that is tried again"
+    assert drained(4) == [0, 0, 0, 0], "drain.shards was raised, and the run cleared"
+
+
 def test_of_a_limit_nothing_is_lost_to_a_task_that_sends_less_than_it_claimed(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path)
     workshop.die(*bodies(20), error=REFUSED)

@@ -65,7 +65,9 @@ def rewound(workshop: Workshop) -> Workshop:
 
 
 def adopt(workshop: Workshop, **options: object) -> dict[str, int]:
-    run = workshop.begin(even_if_paused=True)
+    run = pipeline.begin(
+        workshop.settings, "orders", trigger="adopt", holder="test", clock=workshop.now, even_if_paused=True
+    )
     found = pipeline.adopt(workshop.settings, run, **workshop.options(), **options)
     pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
     return {name: count for name, count in found.items() if name != "seconds" and count}
@@ -201,6 +203,7 @@ def test_a_decision_that_was_not_carried_out_at_the_time_of_the_backup_is_asked_
 def test_a_standing_decision_of_the_backup_holds_no_more(workshop: Workshop) -> None:
     """Somebody revoked it since, because it was wrong; the ledger that knew is lost."""
     workshop.die("first", error=KEY_ERROR)
+    workshop.die("of another group", error=REFUSED)
     workshop.cycle()
     at, until = (f"{workshop.now() + timedelta(days=days):%Y-%m-%d %H:%M:%S}" for days in (0, 30))
     for route in ("'orders'", "null", "'payments'"):
@@ -214,6 +217,13 @@ def test_a_standing_decision_of_the_backup_holds_no_more(workshop: Workshop) -> 
     restore_backup(workshop)
     assert adopt(workshop, restored=True)["standing_decisions_ended"] == 2
     assert adopt(workshop, restored=True) == {}, "once"
+    workshop.advance(minutes=1)
+    workshop.change(
+        "insert into standing_decisions (route, group_id, decision, decided_by, note, created_at, until_at)"
+        " select null, max(group_id), 'discard', 'ben', 'made knowing of it',"
+        f" '{workshop.now():%Y-%m-%d %H:%M:%S}', '{until}' from failure_groups"
+    )
+    assert adopt(workshop, restored=True) == {}, "what was said since the first time stays"
     workshop.die("paid order", error=KEY_ERROR)
     workshop.cycle()
     workshop.review()

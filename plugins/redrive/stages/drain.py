@@ -54,7 +54,8 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1, tries_left: bool
     remaining = math.ceil(limit / sharing)
     if context.selection.limit is not None:  # people's limit is of a run, however often its tasks are cleared
         with context.ledger.read() as connection:
-            remaining -= batches.taken_by(connection, context.lease, shard)
+            taken = batches.taken_by(connection, context.lease, shard)
+        remaining = math.ceil(max(0, limit - taken.before) / sharing) - taken.here
     known, next_run = _expiries(context), _next_run_over(context)
     failures = Failures(context)
     for source in by_urgency(context.route.sources, known):

@@ -40,7 +40,6 @@ class Link:
         self.timeout = timeout
         self.blocked = False  # the broker reads nothing more from us until its alarm is over
         self.error: BaseException | None = None
-        self.quickest = float("inf")  # seconds of the quickest answer so far: that long the network takes at most
         self._loop = IOLoop()
         self._loop.activate_poller()
         opened: list[bool] = []
@@ -155,17 +154,18 @@ class Channel:
         """As :meth:`count`; None where the leader of a quorum queue hangs, so that nobody knows.
 
         A node that has waited for the leader in vain tells 0 and 0. So a slow zero is asked for again, and stays one
-        only where an answer is quick: what the network takes is not the leader's. Where there is no leader at all, the
-        zeros are quick, and can't be told apart here.
+        only where an answer that needs no leader comes much sooner: what the network takes, or a busy node, is not the
+        leader's. Where there is no leader at all, the zeros are quick, and can't be told apart here.
         """
         for _ in range(COUNTS):
             asked = time.monotonic()
             counted = self.count(queue, action)
-            took = time.monotonic() - asked
-            if any(counted) or took < LEADER_PATIENCE:
+            answered = time.monotonic()
+            if any(counted) or answered - asked < LEADER_PATIENCE:
                 return counted
             self._set_prefetch(self._prefetch or 0, queue)  # the node answers that by itself
-            if took - self.link.quickest < LEADER_PATIENCE:
+            way = time.monotonic() - answered
+            if answered - asked - way < LEADER_PATIENCE:
                 return counted
         return None
 
@@ -270,9 +270,7 @@ class Channel:
         return answers[0].method
 
     def _answer(self, arrived: Callable[[], bool], action: str, queue: str) -> None:
-        asked = time.monotonic()
         if self.link.wait(lambda: arrived() or self.reason is not None, self.link.timeout) and arrived():
-            self.link.quickest = min(self.link.quickest, time.monotonic() - asked)
             return
         subject = f"{action} on queue {queue}" if queue else action
         if not self.link.is_open:

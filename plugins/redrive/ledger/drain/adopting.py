@@ -11,7 +11,7 @@ from datetime import datetime
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
-from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move, record_event
 from redrive.ledger.predicates import ASKED, TO_ASK, UNDECIDED_REVIEW
 from redrive.ledger.review import standing
@@ -119,7 +119,7 @@ def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> dict[str, 
             ),
             values,
         ).rowcount
-        ended = standing.end_all(tx, by="redrive adopt")
+        ended = standing.end_all(tx, by="redrive adopt", made_before=_first_doubt(tx))
         record_event(
             tx,
             action=Action.DOUBT_BACKUP,
@@ -127,6 +127,21 @@ def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> dict[str, 
             reason=OF_A_BACKUP,
         )
     return {"doubted": doubted + asked_again, "standing_decisions_ended": ended}
+
+
+def _first_doubt(tx: RunTransaction) -> datetime:
+    """When this restore was told of first, for whichever route, before any other run: what people said since, they said
+    knowing of it."""
+    at = parse_instant(
+        tx.execute(
+            sql(
+                "select min(at) from audit_events where action = :action and not exists (select 1 from runs"
+                " where runs.\"trigger\" <> 'adopt' and runs.started_at >= audit_events.at)"
+            ),
+            {"action": Action.DOUBT_BACKUP},
+        ).scalar()
+    )
+    return tx.now if at is None else at
 
 
 def _doubt_unloaded(tx: RunTransaction) -> int:

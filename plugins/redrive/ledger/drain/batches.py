@@ -127,18 +127,25 @@ def settled_by(connection: Connection, lease: RouteLease, source: str) -> int:
     return int(found)
 
 
-def taken_by(connection: Connection, lease: RouteLease, shard: int) -> int:
-    """How many copies ``shard`` of the run has taken from the sources, or may have, also before the run was begun anew
-    (its tasks were cleared)."""
-    found = connection.execute(
+class Taken(NamedTuple):
+    """Copies that a run has taken from the sources, or may have."""
+
+    before: int  # by all of its shards, before it was begun anew (its tasks were cleared)
+    here: int  # by one shard since, in an earlier try perhaps
+
+
+def taken_by(connection: Connection, lease: RouteLease, shard: int) -> Taken:
+    """What the run has taken already, this ``shard`` and all of them. There may have been other shards before."""
+    row = connection.execute(
         sql(
-            "select coalesce(sum(case when state = 'settled' then settled_copies else copies end), 0)"
-            " from staging_batches where run_id = :run_id and shard = :shard and state in ('recorded', 'settled')"
-            " and adopted_from is null"
+            "select coalesce(sum(case when fence < :fence then n end), 0) as earlier, coalesce(sum(case when"
+            " fence = :fence and shard = :shard then n end), 0) as here from (select fence, shard, case when state ="
+            " 'settled' then settled_copies else copies end as n from staging_batches where run_id = :run_id"
+            " and state in ('recorded', 'settled') and adopted_from is null) taken"
         ),
-        {"run_id": lease.run_id, "shard": shard},
-    ).scalar_one()
-    return int(found)
+        {"run_id": lease.run_id, "fence": lease.fence, "shard": shard},
+    ).one()
+    return Taken(int(row.earlier), int(row.here))
 
 
 def left_open(

@@ -173,14 +173,14 @@ def make(
         )
 
 
-def end_all(tx: RunTransaction, *, by: str) -> int:
-    """Revoke all that hold on the route, those for every route with them; how many."""
+def end_all(tx: RunTransaction, *, by: str, made_before: datetime) -> int:
+    """Revoke all that hold on the route and were made before that moment, those for every route with them; how many."""
     return tx.execute(
         sql(
             "update standing_decisions set revoked_at = :now, revoked_by = :by where (route = :route or route is null)"
-            " and until_at > :now and revoked_at is null"
+            " and until_at > :now and revoked_at is null and created_at <= :made_at"
         ),
-        {"by": by},
+        {"by": by, "made_at": made_before},
     ).rowcount
 
 
