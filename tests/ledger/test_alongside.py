@@ -124,8 +124,7 @@ def test_a_run_that_was_replaced_marks_nothing_alongside_although_its_slice_is_o
     assert sent(plant) == 0
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_a_claim_that_nobody_can_see_yet_takes_room_whatever_other_routes_do(plant: Plant, late: bool) -> None:
+def test_a_claim_that_nobody_can_see_yet_takes_room_whatever_other_routes_do(plant: Plant) -> None:
     slice_of = (
         "insert into delivery_slices (route, run_id, fence, shard, destination, claimed, claimed_at, deadline_at)"
         " values ('{}', 'r', 1, 0, 'orders', 4, :now, :now) returning slice_id"
@@ -135,5 +134,5 @@ def test_a_claim_that_nobody_can_see_yet_takes_room_whatever_other_routes_do(pla
         with plant.ledger.by("tests", plant.now) as tx:
             other = tx.connection.execute(sql(slice_of.format("billing")), {"now": plant.now}).scalar_one()
         with plant.ledger.read() as connection:
-            newest, _ = claims.seen(connection, plant.route, plant.now if late else None)
+            newest, _ = claims.seen(connection, plant.route)
     assert newest < hidden < other

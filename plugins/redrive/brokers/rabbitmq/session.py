@@ -102,13 +102,14 @@ class Session:
         """(ready messages, consumers) of ``queue``, zeros also where nobody knows; what is wrong is told as
         ``action``'s error. Raises :class:`~redrive.errors.QueueMissing` too.
         """
-        return self._on_probe(queue, action, Channel.count)
+        return self._on_probe(queue, action, lambda channel: channel.count(queue, action))
 
     def counted(self, queue: str) -> tuple[int, int] | None:
         """As :meth:`probed`; None where nobody knows, see :meth:`Channel.known_count`."""
-        return self._on_probe(queue, "queue.declare", Channel.known_count)
+        action = "queue.declare"
+        return self._on_probe(queue, action, lambda channel: channel.known_count(queue, action))
 
-    def _on_probe(self, queue: str, action: str, ask: Callable[[Channel, str, str], T]) -> T:
+    def _on_probe(self, queue: str, action: str, ask: Callable[[Channel], T]) -> T:
         if self._may_have_another and self.is_busy():
             self._beside = self._beside or Session(self.hosts)
             try:
@@ -118,7 +119,7 @@ class Session:
         link = self.connected(f"{action} on queue {queue}")
         if self._probe is None or not self._probe.is_open:
             self._probe = link.channel()
-        return ask(self._probe, queue, action)
+        return ask(self._probe)
 
     def close(self) -> None:
         """Close the connection; what is held goes back to its queue at once. It may be used again."""
