@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection
 from redrive.ledger.delivery import breakers, gate_waits
 from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.ledger.predicates import COUNTS
+from redrive.ledger.review import standing
 from redrive.lifecycle import FINISHED, UNDECIDED, ReviewStatus, State
 from redrive_ui.group_templates import Mask, example, templates
 from redrive_ui.message_queries import by_ids
@@ -275,7 +276,8 @@ def group(
         "issue": issue(connection, route, group_id) if group_id else None,
         "standing": rows_of(
             connection,
-            "select decision, decided_by, approved_by, note, until_at from standing_decisions where group_id = :id"
+            "select decision, decided_by, approved_by, note, until_at, exists (select 1 from breakers gate where"
+            f" gate.route = :route and {standing.SUSPENDED}) as suspended from standing_decisions where group_id = :id"
             " and (route is null or route = :route) and revoked_at is null and until_at > :now order by standing_id",
             id=group_id or 0,
             route=route,

@@ -5,13 +5,15 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.engine import Connection
 
+from redrive.ledger.review import standing
 from redrive_ui.group_templates import Mask, templates
 from redrive_ui.recent import DAYS
 from redrive_ui.rows import Row, routes_in, rows_of
 
 
 def listed(connection: Connection, readable: Collection[str], mask: Mask, now: datetime) -> list[Row]:
-    """Standing decisions that hold, then those that ended, the newest first; each with whether it ``holds``."""
+    """Standing decisions that hold, then those that ended, the newest first; each with whether it ``holds``, and
+    the routes that may be read on which it is ``suspended``."""
     where, values = routes_in(readable, "standing_decisions.route")
     of_gates, _ = routes_in(readable, "gate.route")  # what is decided for every route is told where its failure is
     rows = rows_of(
@@ -24,9 +26,17 @@ def listed(connection: Connection, readable: Collection[str], mask: Mask, now: d
         now=now,
         **values,
     )
+    suspended = rows_of(
+        connection,
+        "select standing_id, gate.route from standing_decisions inner join breakers gate on"
+        f" {standing.SUSPENDED} where {of_gates} and revoked_at is null and until_at > :now order by gate.route",
+        now=now,
+        **values,
+    )
     pairs = {(route, row["group_id"]) for row in rows for route in ([row["route"]] if row["route"] else readable)}
     said = templates(connection, readable, mask, pairs)
     for row in rows:
+        row["suspended"] = [one["route"] for one in suspended if one["standing_id"] == row["standing_id"]]
         routes_of_it = [row["route"]] if row["route"] else sorted(readable)
         row["at_route"] = next((one for one in routes_of_it if (one, row["group_id"]) in said), None)
         row["template"] = said.get((row["at_route"], row["group_id"])) if row["at_route"] else None

@@ -1,4 +1,5 @@
--- Which decisions stand, until when, and how many messages did each decide so far? Those that are over come last.
+-- Which decisions stand, until when, and how many messages did each decide so far? Those that are over come last. One
+-- with a suspended_at decides nothing more on a route where its group failed: after the fix, make another one.
 select
     standing_decisions.standing_id,
     standing_decisions.route,
@@ -9,6 +10,15 @@ select
     standing_decisions.note,
     standing_decisions.until_at,
     standing_decisions.revoked_by,
+    (
+        select max(breakers.failed_at)
+        from breakers
+        where
+            breakers.group_id = standing_decisions.group_id
+            and (breakers.route = standing_decisions.route or standing_decisions.route is null)
+            and breakers.failed_at >= standing_decisions.created_at
+            and standing_decisions.decision = 'redeliver'
+    ) as suspended_at,
     (
         select count(*)
         from escalated_messages

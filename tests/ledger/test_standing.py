@@ -16,7 +16,7 @@ from tests.ledger.planting import NOW, Plant
 from tests.ledger.test_escalations import person, rows, typed
 from tests.ledger.test_restore import Lost
 from tests.stages.test_restored_ledger import adopt
-from tests.workshop import KEY_ERROR, Workshop
+from tests.workshop import KEY_ERROR, THROTTLED, Workshop
 
 OTHER = 'Traceback (most recent call last):\n  File "shop.py", line 9, in pay\nZeroDivisionError: division by zero'
 
@@ -101,12 +101,86 @@ def test_a_canary_that_fails_suspends_it(ledger_url: str, tmp_path: Path) -> Non
     workshop.cycle()
     assert rows(workshop, "payload, status")[-1] == ("d", "open")
     assert workshop.review()["released"] == 0
+    person(
+        workshop,
+        "update escalated_messages set decision = 'redeliver', decided_by = 'ben' where payload = 'd'",
+    )
+    assert workshop.review()["released"] == 1
+    assert workshop.query("select stage from breakers where group_id is not null") == [("canary",)]
+    workshop.die("not ben's", error=KEY_ERROR)
+    workshop.cycle()
+    assert rows(workshop, "payload, status")[-1] == ("not ben's", "open"), "that he tries one says nothing of others"
     workshop.advance(minutes=1)
     stand(workshop, "redeliver")  # it is fixed now, she says, and makes it anew
     workshop.die("e", error=KEY_ERROR)
     workshop.cycle()
     assert rows(workshop, "payload, status")[-1] == ("e", "decided")
     workshop.ledger.close()
+
+
+class TestAGroupThatPassesByItself:
+    """Its gate trips, and tries again by itself."""
+
+    @staticmethod
+    def throttled(tmp_path: Path, ledger_url: str, tries: int) -> Workshop:
+        workshop = Workshop(
+            tmp_path,
+            ledger_url,
+            canary={"first": 4, "observe": "1m"},
+            delay_attempts=tries,
+            requeue_attempts=0,
+            backoff={"first": "1s", "max": "1s"},
+        )
+        workshop.die("first", error=THROTTLED)
+        workshop.cycle()
+        return workshop
+
+    @staticmethod
+    def stage(workshop: Workshop) -> object:
+        return workshop.query("select stage from breakers where group_id is not null")[0][0]
+
+    @pytest.mark.parametrize("released", [2, 6], ids=["all of it in the canary", "more than the canary"])
+    def test_a_trip_with_what_it_released_suspends_it_for_good(
+        self, ledger_url: str, tmp_path: Path, released: int
+    ) -> None:
+        workshop = self.throttled(tmp_path, ledger_url, tries=0)
+        workshop.advance(minutes=1)
+        stand(workshop, "redeliver")
+        workshop.die(*(f"a{n}" for n in range(released)), error=THROTTLED)
+        workshop.cycle()
+        assert workshop.review()["released"] == released
+        workshop.cycle()
+        assert workshop.consume(lambda _: THROTTLED) == min(released, 4)
+        workshop.cycle()
+        assert self.stage(workshop) == "tripped"
+        workshop.die("b", error=THROTTLED)
+        workshop.cycle()
+        assert rows(workshop, "payload, status")[-1] == ("b", "open")
+        assert workshop.review()["released"] == 0
+        assert self.stage(workshop) == "tripped", "the cool-down goes on"
+        workshop.advance(hours=2)
+        workshop.cycle()
+        assert self.stage(workshop) == "canary"
+        workshop.die("c", error=THROTTLED)
+        workshop.cycle()
+        assert rows(workshop, "payload, status")[-1] == ("c", "open"), "it stays so when the gate is tried again"
+        stand(workshop, "redeliver")
+        workshop.die("d", error=THROTTLED)
+        workshop.cycle()
+        assert rows(workshop, "payload, status")[-1] == ("d", "decided")
+        assert workshop.audit() == []
+        workshop.ledger.close()
+
+    def test_a_trip_without_anything_that_people_released_leaves_it(self, ledger_url: str, tmp_path: Path) -> None:
+        workshop = self.throttled(tmp_path, ledger_url, tries=1)
+        stand(workshop, "redeliver")
+        workshop.advance(minutes=1)
+        workshop.cycle()
+        assert workshop.consume(lambda _: THROTTLED) == 1
+        workshop.cycle()
+        assert self.stage(workshop) == "tripped"
+        assert rows(workshop, "payload, status") == [("first", "decided")]
+        workshop.ledger.close()
 
 
 @pytest.mark.parametrize("ending", ["expired", "revoked", "for another route"])

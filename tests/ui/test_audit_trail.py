@@ -140,6 +140,23 @@ class TestStanding:
             (held,) = standing.in_force(connection, "orders", approvals=1, now=seeding.NOW)
         assert (held.standing_id, held.decision) == (made[-1], "redeliver")
 
+    @pytest.mark.parametrize("route", ["orders", ""])
+    def test_one_that_its_group_suspended_says_so(self, site: Site, route: str) -> None:
+        group = site.value("select min(group_id) from breakers where route = 'orders' and group_id is not null")
+        first = stand(site, route=route, group=str(group), decision="redeliver").json()
+        said = "suspended on orders:" if not route else "suspended:"
+        assert "suspended" not in site.page("/standing") + site.page(f"/groups/orders/{group}")
+        site.change(
+            "update breakers set failed_at = :failed_at where group_id = :group and route = 'orders'",
+            failed_at=seeding.NOW,
+            group=group,
+        )
+        assert said in text_of(site.page("/standing"))
+        assert "suspended:" in text_of(site.page(f"/groups/orders/{group}"))
+        assert stand(site, route=route, group=str(group), decision="redeliver").json() != first, "she says it anew"
+        site.doors.hidden = {"orders"}
+        assert "suspended" not in site.page("/standing"), "that is told who may read the route"
+
     def test_a_second_person_approves_and_the_first_does_not(self, site: Site) -> None:
         made = stand(site, route="payments", decision="redeliver").json()["standing"]
         assert "waits for a second person" in site.page("/standing")

@@ -375,13 +375,19 @@ def add_destination(tx: RunTransaction, destination: str) -> None:
 
 
 #: The next stage of one breaker, if it is at the one that it was read at. What leaves ``tripped`` is tried anew: what
-#: was sent before tells nothing of it.
+#: was sent before tells nothing of it. That a group failed, or tripped with what people released, is remembered.
 _STEP = f"""
 update breakers set
     stage = :stage, period = period + 1, allowed = :allowed, trips = :trips, cool_down_until = :cool_down_at,
     reason = :reason, stage_at = :now, began_at = case when stage = 'tripped' then :now else began_at end,
     stage_slice = {NEWEST_OF_ROUTE},
-    began_slice = case when stage = 'tripped' then {NEWEST_OF_ROUTE} else began_slice end
+    began_slice = case when stage = 'tripped' then {NEWEST_OF_ROUTE} else began_slice end,
+    failed_at = case
+        when :fails or :trips_group and exists (
+            select 1 from redelivery_attempts where group_stage = breakers.stage_id and mode = 'release'
+        ) then :now
+        else failed_at
+    end
 where route = :route and (group_id = :group_id or destination = :destination) and stage_id = :stage_id
 returning stage_id
 """
@@ -395,7 +401,10 @@ def take_step(
     None where it is not at the stage any more that it was read at: a person released it meanwhile, and that holds.
     """
     which: dict[str, int | str]
+    fails = trips_group = False
     if isinstance(breaker, GroupGate):
+        trips_group = step.stage == Stage.TRIPPED
+        fails = step.stage == Stage.FAILED or (trips_group and breaker.released > 0)
         action, behind, which = Action.STEP_GATE, breaker.waiting + breaker.held, {"group_id": breaker.group_id}
     else:
         action, behind, which = Action.STEP_BREAKER, breaker.waiting, {"destination": breaker.destination}
@@ -409,6 +418,8 @@ def take_step(
         "trips": step.trips,
         "cool_down_at": step.cool_down_until,
         "reason": step.reason,
+        "fails": fails,
+        "trips_group": trips_group,
     }
     with ledger.under(lease, now) as tx:
         stage_id: int | None = tx.execute(sql(_STEP), values).scalar()

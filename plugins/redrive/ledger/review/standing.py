@@ -4,9 +4,10 @@ People make them by a plain ``INSERT`` into ``standing_decisions`` and revoke th
 written into the review rows of newly escalated messages, in sets; from there on they go as if the person had decided
 each of them: the same refusals, the same second person, the same canary, and a name in the audit trail.
 
-No loop comes of it: a message is released by a standing decision at most once, and a canary that fails after the
-decision was made suspends it, until people make another one. It answers a failure, and no other question: whether to
-send what may have been sent already, or to let it be, is asked of people, message by message.
+No loop comes of it: a message is released by a standing decision at most once, and a group that fails after the
+decision was made, or trips with what people released, suspends it until people make another one. It answers a failure,
+and no other question: whether to send what may have been sent already, or to let it be, is asked of people, message by
+message.
 """
 
 from datetime import datetime
@@ -28,6 +29,13 @@ _TAKEN_BACK = (
     f" {listed(audit_actions.of('withdraw', decision) for decision in Decision)})"
 )
 
+#: SQL over ``standing_decisions`` and ``breakers gate``: that gate suspends it on its route.
+SUSPENDED = (
+    f"standing_decisions.decision = '{Decision.REDELIVER}' and gate.group_id = standing_decisions.group_id"
+    " and (gate.route = standing_decisions.route or standing_decisions.route is null)"
+    " and gate.failed_at >= standing_decisions.created_at"
+)
+
 
 class Standing(NamedTuple):
     """A standing decision that holds now."""
@@ -40,6 +48,7 @@ class Standing(NamedTuple):
     approved_by: str | None
     note: str
     created_at: Any  # as the database has it
+    suspended: bool  # on the route that was asked about: it decides nothing there any more
 
 
 def in_force(connection: Connection, route: str, *, approvals: int, now: datetime) -> list[Standing]:
@@ -47,7 +56,8 @@ def in_force(connection: Connection, route: str, *, approvals: int, now: datetim
     several the newest. With ``approvals: 2`` only those that a second person approved."""
     rows = connection.execute(
         sql(
-            "select standing_id, route, group_id, decision, decided_by, approved_by, note, created_at"
+            "select standing_id, route, group_id, decision, decided_by, approved_by, note, created_at,"
+            f" exists (select 1 from breakers gate where gate.route = :route and {SUSPENDED}) as suspended"
             f" from standing_decisions where {_holds(approvals)}"
             " order by case when route is null then 0 else 1 end, standing_id"
         ),
@@ -90,6 +100,8 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
     with ledger.under(lease, now) as tx:
         # Whoever revokes one waits until what it decides is written, and nothing is decided by it afterwards.
         for one in _kept(tx, lease.route, approvals=approvals):
+            if one.suspended:
+                continue
             sends = one.decision == "redeliver"
             count = tx.execute(
                 sql(
@@ -99,13 +111,7 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
                     f" and status = 'open' and question = '{Question.FAILURE}' and escalated_at >= :since"
                     " and exists (select 1 from messages"
                     " where messages.message_id = escalated_messages.message_id and messages.state = 'escalated'"
-                    + (
-                        " and messages.releases = 0) and not exists (select 1 from breakers gate"
-                        " where gate.route = :route and gate.group_id = :group_id and gate.stage = 'failed'"
-                        " and gate.stage_at >= :since)"
-                        if sends
-                        else ")"
-                    )
+                    + (" and messages.releases = 0)" if sends else ")")
                     # Nor what somebody is deciding at this moment: that waits for the next time, not we for them.
                     + f" and not {_TAKEN_BACK} {tx.dialect.locked})"
                 ),
@@ -155,9 +161,8 @@ def make(
                 "select standing_id from standing_decisions where standing_id = (select max(standing_id)"
                 " from standing_decisions where coalesce(route, '') = :of_route and group_id = :group_id)"
                 " and decision = :decision and decided_by = :actor and note = :note and until_at = :until_at"
-                " and revoked_at is null and created_at > :lately and not exists (select 1 from breakers gate"
-                " where gate.group_id = :group_id and gate.stage = 'failed'"
-                " and gate.stage_at >= standing_decisions.created_at)"
+                " and revoked_at is null and created_at > :lately"
+                f" and not exists (select 1 from breakers gate where {SUSPENDED})"
             ),
             {**values, "of_route": route or "", "lately": tx.now - TWICE},
         ).scalar()

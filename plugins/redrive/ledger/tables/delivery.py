@@ -147,6 +147,9 @@ breakers = Table(
     # The newest slice at those two moments: what is claimed later has a later one, whatever a clock says.
     Column("stage_slice", sa.BigInteger, nullable=False, server_default=text("0")),
     Column("began_slice", sa.BigInteger, nullable=False, server_default=text("0")),
+    # When a group last failed, or tripped with what people had released. A standing redelivery that was made before is
+    # suspended by it, whatever stage comes next.
+    Column("failed_at", Instant),
     CheckConstraint(
         f"destination is null and group_id is not null and stage in {listed(OF_GROUPS)}"
         f" or group_id is null and destination is not null and stage in {listed(OF_DESTINATIONS)}",

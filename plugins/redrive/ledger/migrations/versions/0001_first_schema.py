@@ -101,6 +101,7 @@ def upgrade() -> None:
         sa.Column("began_at", Instant(), nullable=False),
         sa.Column("stage_slice", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("began_slice", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("failed_at", Instant(), nullable=True),
         sa.CheckConstraint(
             "destination is null and group_id is not null and stage in ('canary', 'ramp', 'open', 'failed', 'tripped')"
             " or group_id is null and destination is not null and stage in ('open', 'tripped', 'half_open')",
