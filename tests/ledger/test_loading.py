@@ -13,11 +13,12 @@ import pytest
 
 from redrive.errors import ClassificationFailed, LeaseLost
 from redrive.ledger.account import inspecting
-from redrive.ledger.drain import batches, groups, loading, suspects
+from redrive.ledger.drain import batches, copy_roles, groups, loading, suspects
 from redrive.ledger.drain.groups import Group
 from redrive.ledger.drain.loading import Loaded
-from redrive.ledger.engine import Ledger, parse_instant
+from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.review.escalations import Review
+from redrive.ledger.transactions import RunTransaction
 from redrive.message import MAX_CARRIED_ATTEMPTS, body_hash, index_key, redrive_id_of
 from redrive.stages import checking
 from tests import blank, query_plans
@@ -624,6 +625,28 @@ def test_one_id_for_all_that_a_producer_sends_takes_no_square_of_it(tmp_path: Pa
 
     few, many = work(300), work(1500)
     assert many < 10 * few, "five times as many"
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_of_what_has_one_id_only_what_a_copy_matches_is_brought_together(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, *, repeats: bool
+) -> None:
+    """All that the route ever had with the id was written down for a load of one copy."""
+    (one,) = plant.messages(1)
+    plant.send()
+    copies = _one_id(plant, 30, **(coming_back(plant, one) if repeats else {}))
+    plant.load(*copies)
+    counts: list[int] = []
+    plainly = copy_roles.find_duplicates
+
+    def looking(tx: RunTransaction) -> None:
+        plainly(tx)
+        counts.append(tx.execute(sql("select count(*) from candidates")).scalar_one())
+
+    monkeypatch.setattr(copy_roles, "find_duplicates", looking)
+    (new,) = _one_id(plant, 1)
+    assert plant.load(copies[7], new)[0] == Loaded(new=1, duplicates=1)
+    assert counts == [1]
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["one-load", "two-loads"])

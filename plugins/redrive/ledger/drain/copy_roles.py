@@ -37,16 +37,19 @@ where incoming.message_id = same.message_id and same.first_id <> same.message_id
 #: SQL: an enqueue time, so that an index finds it and two are equal that are both null.
 _TIME = "coalesce(cast({} as text), '')"
 # A producer may give one id to all that it sends. Then the id finds all that the route ever had, and each copy would be
-# held against all of it. So what is known by an id that came in is brought together once, and copies are looked up
-# there by all that tells them apart. Here and below route, source and incoming ids are compared as expressions, so that
-# the database finds what is known by the key that is meant: an index that begins with the route would fit too, and
-# would read the whole route for each copy.
+# held against all of it. So the database goes once through what is known by an id that came in, and brings together
+# what has in common with a copy all that tells copies apart; copies are looked up there. What no copy can match is not
+# written. Here and below route, source and ids that are not to be looked up are compared as expressions, so that the
+# database finds what is known by the key that is meant: an index that begins with the route would fit too, and would
+# read the whole route for each copy.
 _CANDIDATE_COLUMNS = "broker_message_id text, body_hash blob, enqueued text, source text, known_id bigint"
-_ID_CAME_IN = """
-    known.route || '' = :route and known.broker_message_id in (
-        select broker_message_id from incoming where role is null and broker_message_id <> ''
-    )
+_UNDECIDED_COLUMNS = "broker_message_id text, body_hash blob, enqueued text, source text"
+_FIND_UNDECIDED = f"""
+insert into undecided (broker_message_id, body_hash, enqueued, source)
+select distinct broker_message_id, body_hash, {_TIME.format("enqueued_at")}, source
+from incoming where role is null and broker_message_id <> ''
 """
+_ID_CAME_IN = "known.route || '' = :route and known.broker_message_id in (select broker_message_id from undecided)"
 #: Most often none is, and nothing needs to be brought together to see that.
 _SOME_ID_IS_KNOWN = """
 select 1 from incoming inner join {table} known on known.broker_message_id = incoming.broker_message_id
@@ -64,6 +67,8 @@ select
     max(known.message_id)
 from messages known
 where known.broker_message_id <> '' and {_ID_CAME_IN}
+    and (known.broker_message_id || '', {_TIME.format("known.first_enqueued_at")}, known.body_hash, known.source)
+    in (select broker_message_id, enqueued, body_hash, source from undecided)
 group by 1, 2, 3, 4
 """
 #: The same copy was staged before, and became a message.
@@ -79,6 +84,8 @@ insert into candidates (broker_message_id, enqueued, source, known_id)
 select known.broker_message_id, {_TIME.format("known.enqueued_at")}, known.source, max(known.copy_id)
 from repeat_copies known
 where {_ID_CAME_IN}
+    and (known.broker_message_id || '', {_TIME.format("known.enqueued_at")}, known.source)
+    in (select broker_message_id, enqueued, source from undecided)
 group by 1, 2, 3
 """
 #: The same copy was staged before, and was a copy of a message.
@@ -104,6 +111,11 @@ def find_duplicates(tx: RunTransaction) -> None:
     ):
         if not tx.execute(sql(_SOME_ID_IS_KNOWN.format(table=table))).first():
             continue
+        tx.temporary("undecided", _UNDECIDED_COLUMNS)
+        tx.execute(sql(_FIND_UNDECIDED))
+        # PostgreSQL believes that hardly any is known, and would go through all of these for each that is.
+        tx.execute(sql("create index undecided_copy on undecided (broker_message_id, enqueued, body_hash)"))
+        tx.dialect.look_at_temporary(tx.connection, "undecided")
         tx.temporary("candidates", _CANDIDATE_COLUMNS)
         tx.execute(sql(find))
         tx.execute(sql("create index candidates_of_copy on candidates (broker_message_id, enqueued, body_hash)"))
