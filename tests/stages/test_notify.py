@@ -24,6 +24,8 @@ from redrive.notify import channels
 from redrive.settings import parse
 from redrive.stages import notify, pipeline, rescue
 from redrive.stages.context import Context
+from tests import query_plans
+from tests.probe import numbers
 from tests.workshop import KEY_ERROR, REFUSED, ROUTE, Workshop
 
 
@@ -255,6 +257,54 @@ def test_a_breach_is_not_over_because_nobody_may_look_at_an_age(ledger_url: str,
         pipeline.finish(shop.settings, run, "succeeded", shop.now)
         open_ones.append(shop.query("select count(*) from notifications where resolved_at is null")[0][0])
     assert (open_ones, inbox.events()) == ([1, 1, 1, 1, 0], ["slo_breach"])
+    shop.ledger.close()
+
+
+def test_how_long_an_age_is_looked_for_does_not_rest_on_how_often_a_queue_was_ever_looked_at(tmp_path: Path) -> None:
+    """Looks are kept for ever, and of a queue that is never empty none may know an age: all were gone through."""
+
+    def work(days: int) -> int:
+        (folder := tmp_path / str(days)).mkdir()
+        shop = Workshop(folder)
+        shop.cycle()
+        shop.change(
+            "insert into queue_observations (route, queue, role, observed_at, visible, in_flight, delayed,"
+            " oldest_age_method, oldest_visible_age_method, system) select 'orders', 'pay', 'destination',"
+            " strftime('%Y-%m-%d %H:%M:%S.000000', :now, '-' || (:most - n) || ' hours'), 5, 0, 0, 'unknown',"
+            " 'unknown', 'memory:memory' from"
+            f" ({numbers(days * 24)} select n from n)",
+            now=shop.now(),
+            most=days * 24,
+        )
+        with query_plans.counted() as work, shop.ledger.read() as connection:
+            assert notifications.aged(connection, "orders", seconds=60) == {}
+        shop.ledger.close()
+        return work.hundreds
+
+    assert work(1000) < 2 * work(10)
+
+
+def test_an_age_is_that_of_the_newest_look_of_a_day_that_knew_one(ledger_url: str, tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, ledger_url)
+    shop.cycle()
+
+    def look(age: float | None, system: str = "memory:memory") -> list[str]:
+        shop.advance(hours=9)
+        shop.change(
+            "insert into queue_observations (route, queue, role, observed_at, visible, in_flight, delayed,"
+            " oldest_age_seconds, oldest_age_method, oldest_visible_age_method, system) values ('orders', 'pay',"
+            " 'destination', :now, 5, 0, 0, :age, :method, 'unknown', :system)",
+            now=shop.now(),
+            age=age,
+            method="sample" if age else "unknown",
+            system=system,
+        )
+        with shop.ledger.read() as connection:
+            return list(notifications.aged(connection, "orders", seconds=3600))
+
+    assert [look(age) for age in (None, 7200, None, None, None)] == [[], ["pay"], ["pay"], ["pay"], []]
+    assert [look(7200), look(60), look(None)] == [["pay"], [], []]
+    assert [look(7200), look(None, "memory:other"), look(None, "memory:other")] == [["pay"]] * 3
     shop.ledger.close()
 
 

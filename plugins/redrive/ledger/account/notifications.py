@@ -212,16 +212,44 @@ def _looked_at_since(connection: Connection, route: str) -> datetime:
     return (parse_instant(newest) or _LONG_AGO) - GIVE_UP
 
 
+#: SQL behind :func:`~redrive.ledger.delivery.observations.newest`: of each of those queues the first look, by anybody,
+#: of those since ``:since_at``. Earlier ones are as many as there ever were, and none need be asked. The index tells it
+#: by the broker, of which a queue has had hardly more than one: they are gone through as the queues are.
+_FIRST_LOOKS = """
+, systems (queue, system) as (
+    select queue, (select min(system) from queue_observations seen where seen.queue = queues.queue)
+    from queues where queue is not null
+    union all
+    select queue, (
+        select min(system) from queue_observations seen
+        where seen.queue = systems.queue and seen.system > systems.system
+    )
+    from systems where system is not null
+),
+
+first_looks (queue, observation_id) as (
+    select systems.queue, min(seen.observation_id) from systems
+    inner join queue_observations seen
+        on seen.queue = systems.queue and seen.system = systems.system and seen.observed_at > :since_at
+    group by systems.queue
+)
+
+"""
+
+
 def aged(connection: Connection, route: str, *, seconds: float) -> dict[str, Facts]:
     """The destinations that the route still looks at whose oldest message was older than that when last seen: by the
     newest look that knew an age, or found nothing. Others say nothing of it, as where looks are rationed."""
     rows = connection.execute(
         sql(
             observations.newest()
+            + _FIRST_LOOKS
             + "select told.queue, told.visible + told.in_flight + told.delayed as depth, told.oldest_enqueued_at from"
             " (select (select max(observation_id) from queue_observations seen where seen.route = last.route"
-            " and seen.queue = last.queue and seen.role = 'destination' and (seen.oldest_age_method <> 'unknown'"
-            " or seen.visible + seen.in_flight + seen.delayed = 0)) as observation_id from queue_observations last"
+            " and seen.queue = last.queue and seen.observation_id >= (select observation_id from first_looks"
+            " where first_looks.queue = last.queue) and seen.role = 'destination'"
+            " and (seen.oldest_age_method <> 'unknown' or seen.visible + seen.in_flight + seen.delayed = 0))"
+            " as observation_id from queue_observations last"
             " where last.observation_id in (select observation_id from newest) and last.role = 'destination'"
             " and last.observed_at > :since_at) knew"
             " inner join queue_observations told on told.observation_id = knew.observation_id"
