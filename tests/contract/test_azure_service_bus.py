@@ -1245,13 +1245,16 @@ def test_a_dead_letter_queue_that_gets_nothing_any_more_says_where_it_goes(bus: 
     broker = adapter(bus)
     dead, not_forwarded = f"{of}/$DeadLetterQueue", f"{of}/$Transfer/$DeadLetterQueue"
 
-    assert broker.capabilities_for(dead).letters_go_to == "errors/$Active"
+    assert broker.capabilities_for(dead).letters_go_to == ("errors/$Active", "errors/Subscriptions/*/$Active")
     assert broker.describe(of).dead_letter_queue == "errors/$Active"
     assert broker.origins(dead) == {of}, "what lies there from before goes back to it"
     [warning] = broker.describe(dead).warnings
-    assert f"gets nothing any more: {of} forwards its dead letters, to errors/$Active" in warning
+    assert (
+        f"gets nothing any more: {of} forwards its dead letters, to errors/$Active or, of a topic, errors/Sub"
+        in warning
+    )
     for queue in (of, not_forwarded, "errors", "errors/$DeadLetterQueue"):
-        assert broker.capabilities_for(queue).letters_go_to is None
+        assert broker.capabilities_for(queue).letters_go_to == ()
         assert broker.describe(queue).warnings == ()
     broker.close()
 

@@ -543,6 +543,26 @@ def test_an_empty_dead_letter_queue_that_gets_nothing_any_more_proves_nothing(
     assert shop.audit() == []
 
 
+def test_dead_letters_that_go_to_a_topic_are_seen_at_its_subscription(build: Build, bus: ServiceBusStandIn) -> None:
+    """Nothing can be received from a topic itself: the source that drains it is one of its subscriptions."""
+    bus.topic("errors")
+    bus.subscription("errors", "all", lock_duration=LOCK)
+    shop = build(
+        queue={"forward_dead_letters_to": "errors"},
+        sources=[{"queue": DEAD}, {"queue": "Errors/subscriptions/all/$Active", "origins": ["orders"]}],
+        destination={"queue": "orders"},
+    )
+    shop.buy("a")
+    shop.work(refused)
+    assert shop.cycle()["redelivered"] == 1
+    assert shop.work() == [b"a"]
+    for _ in range(4):
+        shop.advance(hours=3)
+        shop.cycle()
+    assert shop.states() == {"presumed": 1}
+    assert shop.audit() == []
+
+
 @pytest.mark.parametrize(
     ("sources", "told"),
     [

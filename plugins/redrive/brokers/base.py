@@ -107,10 +107,11 @@ class Capabilities:
     #: received once as many have left as lay before it, or once a later send came back. Otherwise only emptiness proves
     #: that.
     in_order: bool = False
-    #: The queue, as a source is named, into which goes what would be dead-lettered to this one: only what came before
-    #: lies here, so that this one is empty says nothing of returns, unless the route drains that one too. None: what is
-    #: dead-lettered to this queue lies in it.
-    letters_go_to: str | None = None
+    #: The queue into which goes what would be dead-lettered to this one, by each name that it may have as a source, in
+    #: any letter case; ``*`` stands for a part that the broker doesn't tell. Only what came before lies here, so that
+    #: this one is empty says nothing of returns, unless the route drains that one too. Empty: what is dead-lettered to
+    #: this queue lies in it.
+    letters_go_to: tuple[str, ...] = ()
     #: A consumer's hold ends by the broker's clock unless the consumer renews it: whoever hangs gives back what it has,
     #: and after its deliveries a message is dead-lettered. Depth tells what waits apart from what is held.
     leases_end: bool = False

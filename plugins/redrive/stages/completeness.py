@@ -26,6 +26,7 @@ configuration says, and people may mark one done that failed or never ran.
 import logging
 from collections.abc import Sequence
 from datetime import datetime
+from fnmatch import fnmatchcase
 
 from sqlalchemy.engine import Connection
 
@@ -78,10 +79,11 @@ def drained_to(context: Context) -> dict[str, datetime]:
 
 
 def letters_go_to(broker: Broker, queue: str, sources: Sequence[Source]) -> str | None:
-    """The queue, none of ``sources``, into which goes what would be dead-lettered to ``queue``; see
+    """The queue, none of ``sources``, into which goes what would be dead-lettered to ``queue``, as people read it; see
     :attr:`~redrive.brokers.base.Capabilities.letters_go_to`."""
     onward = broker.capabilities_for(queue).letters_go_to
-    return None if onward is None or any(one.queue.lower() == onward.lower() for one in sources) else onward
+    drained = any(fnmatchcase(one.queue.lower(), name.lower()) for one in sources for name in onward)
+    return None if drained or not onward else " or ".join(onward)
 
 
 def _looks_agree(context: Context, queue: str, look: FirstLook) -> bool:

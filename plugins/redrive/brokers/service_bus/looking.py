@@ -188,17 +188,17 @@ class Looking:
         dead = bool(address.sub_queue)
         own = f"{address.origin}/$DeadLetterQueue" if facts.max_delivery_count else None
         topic = self._entities.known(Address(address.entity)) if address.subscription else facts
-        onward = _letters_go_to(address, facts)
+        onward = " or, of a topic, ".join(_letters_go_to(address, facts))
         return QueueInfo(
             retention=None if dead else facts.time_to_live,
             lease=facts.lock_duration,
             max_deliveries=facts.max_delivery_count,
             origin_lease=facts.lock_duration if dead else None,
             ordered=facts.requires_session and not dead,
-            dead_letter_queue=None if dead else _forwards_letters_to(facts) or own,
+            dead_letter_queue=None if dead else next(iter(_forwards_letters_to(facts)), own),
             max_message_bytes=topic.max_bytes if topic else None,
             subscribers=topic.subscribers if topic else None,
-            warnings=() if onward is None else (_ONLY_WHAT_WAS.format(address.origin, onward),),
+            warnings=(_ONLY_WHAT_WAS.format(address.origin, onward),) if onward else (),
         )
 
 
@@ -210,11 +210,13 @@ _ONLY_WHAT_WAS = (
 )
 
 
-def _letters_go_to(address: Address, facts: Facts | None) -> str | None:
+def _letters_go_to(address: Address, facts: Facts | None) -> tuple[str, ...]:
     """See :class:`~redrive.brokers.base.Capabilities`; what could not be forwarded (``$Transfer``) stays there."""
-    return _forwards_letters_to(facts) if facts is not None and address.sub_queue == "dead_letter" else None
+    return _forwards_letters_to(facts) if facts is not None and address.sub_queue == "dead_letter" else ()
 
 
-def _forwards_letters_to(facts: Facts) -> str | None:
-    """The queue to which the entity forwards its dead letters, as a source is named."""
-    return f"{facts.forward_dead_letters_to}/$Active" if facts.forward_dead_letters_to else None
+def _forwards_letters_to(facts: Facts) -> tuple[str, ...]:
+    """The queue to which the entity forwards its dead letters, as a source is named: if it is a topic, a subscription
+    of it."""
+    to = facts.forward_dead_letters_to
+    return (f"{to}/$Active", f"{to}/Subscriptions/*/$Active") if to else ()
