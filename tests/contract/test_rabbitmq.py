@@ -1495,6 +1495,8 @@ class Slow:
     def _set_prefetch(self, *_: object) -> None:
         self.now += self.network
 
+    _way = Channel._way
+
 
 @pytest.mark.parametrize(
     ("channel", "known", "asked"),

@@ -228,10 +228,15 @@ _FIRST_LOOKS = """
 ),
 
 first_looks (queue, observation_id) as (
-    select systems.queue, min(seen.observation_id) from systems
-    inner join queue_observations seen
-        on seen.queue = systems.queue and seen.system = systems.system and seen.observed_at > :since_at
-    group by systems.queue
+    select queue, min(observation_id) from (
+        select queue, (
+            select observation_id from queue_observations seen
+            where seen.queue = systems.queue and seen.system = systems.system and seen.observed_at > :since_at
+            order by seen.observed_at limit 1
+        ) as observation_id
+        from systems
+    ) each_system
+    group by queue
 )
 
 """
