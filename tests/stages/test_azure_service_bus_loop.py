@@ -509,6 +509,13 @@ def test_a_dead_letter_queue_is_looked_at_and_left_as_it_is(tmp_path: Path, bus:
 # --- dead letters that go on to another queue ----------------------------------------------------------------------
 
 
+def half_a_day(shop: Workshop) -> None:
+    """Runs every three hours."""
+    for _ in range(4):
+        shop.advance(hours=3)
+        shop.cycle()
+
+
 def test_an_empty_dead_letter_queue_that_gets_nothing_any_more_proves_nothing(
     build: Build, bus: ServiceBusStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -524,9 +531,7 @@ def test_an_empty_dead_letter_queue_that_gets_nothing_any_more_proves_nothing(
     assert shop.cycle()["redelivered"] == 1
     shop.work(refused)
     assert (shop.held(DEAD), shop.held("errors")) == ([], [b"a"])
-    for _ in range(4):
-        shop.advance(hours=3)
-        shop.cycle()
+    half_a_day(shop)
     assert shop.states() == {"sent": 1}
 
     both = [{"queue": DEAD}, {"queue": "errors/$Active", "origins": ["orders"]}]
@@ -536,9 +541,7 @@ def test_an_empty_dead_letter_queue_that_gets_nothing_any_more_proves_nothing(
     shop.advance(hours=3)
     shop.cycle()
     assert shop.work() == [b"a"]
-    for _ in range(4):
-        shop.advance(hours=3)
-        shop.cycle()
+    half_a_day(shop)
     assert shop.states() == {"presumed": 1}
     assert shop.audit() == []
 
@@ -556,9 +559,7 @@ def test_dead_letters_that_go_to_a_topic_are_seen_at_its_subscription(build: Bui
     shop.work(refused)
     assert shop.cycle()["redelivered"] == 1
     assert shop.work() == [b"a"]
-    for _ in range(4):
-        shop.advance(hours=3)
-        shop.cycle()
+    half_a_day(shop)
     assert shop.states() == {"presumed": 1}
     assert shop.audit() == []
 

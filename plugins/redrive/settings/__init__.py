@@ -27,12 +27,13 @@ from redrive.settings.route_parts import (
     Source,
 )
 from redrive.settings.spark import SparkSettings
-from redrive.settings.values import ANY_BROKER, LONGEST_LEASE, BrokerName
+from redrive.settings.values import ANY_BROKER, LONGEST_LEASE, MOST_SEARCHED, BrokerName
 from redrive.settings.words import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
     "ANY_BROKER",
     "LONGEST_LEASE",
+    "MOST_SEARCHED",
     "POLICY_KEYS",
     "TAKEN",
     "Ages",

@@ -29,6 +29,7 @@ from redrive.settings.route_parts import (
 )
 from redrive.settings.values import (
     ANY_BROKER,
+    MOST_SEARCHED,
     BrokerName,
     ConnectionId,
     Duration,
@@ -132,7 +133,7 @@ class Route(Part):
     )
     search: tuple[SearchSelector, ...] = Field(
         default=(),
-        max_length=8,
+        max_length=MOST_SEARCHED,
         description="What finds messages on the review page and by `redrive trace`, in every state, beside ids and the "
         "key of the `processed_check`: `attribute:NAME`, `body:$.path` or `key`. The ledger keeps the values from the "
         "load on, but never what `redact` masks.",

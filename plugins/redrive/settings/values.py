@@ -127,6 +127,8 @@ Redaction = Annotated[str, BeforeValidator(_redaction)]
 
 #: Redrive leases a copy at most this long while its batch is open.
 LONGEST_LEASE = timedelta(hours=12)
+#: So many fields at most a route names by which its messages are found.
+MOST_SEARCHED = 8
 #: Stands for whichever broker where parts of a route are looked at alone; a file can't say it.
 ANY_BROKER = "*"
 

@@ -18,6 +18,7 @@ from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import FINISHED, State
 from redrive.message import index_key
+from redrive.settings import MOST_SEARCHED
 
 
 def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
@@ -393,10 +394,6 @@ def trace(
     return [_life(connection, message_id) for message_id in ids]
 
 
-#: So many fields at most has a message by which it is found.
-_FIELDS = 8
-
-
 def _with_field(connection: Connection, word: str, limit: int, shows: Callable[[str, str, str], bool]) -> list[int]:
     rows = _all(
         connection,
@@ -404,7 +401,7 @@ def _with_field(connection: Connection, word: str, limit: int, shows: Callable[[
         " on messages.message_id = message_fields.message_id where value = :value"
         " order by message_fields.message_id limit :limit",
         value=word.lower()[:SEARCHED],  # as the load keeps it
-        limit=limit * _FIELDS,
+        limit=limit * MOST_SEARCHED,  # a message may have the value in each of its fields
     )
     found = dict.fromkeys(row["message_id"] for row in rows if shows(row["route"], row["field"], row["value"]))
     return list(found)[:limit]

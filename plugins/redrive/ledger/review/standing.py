@@ -94,7 +94,7 @@ def _kept(tx: RunTransaction, route: str, *, approvals: int) -> list[Standing]:
 def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -> int:
     """Decide what was escalated since as the standing decisions say; returns how many messages."""
     with ledger.read() as connection:
-        if not in_force(connection, lease.route, approvals=approvals, now=now):
+        if all(one.suspended for one in in_force(connection, lease.route, approvals=approvals, now=now)):
             return 0
     total = 0
     with ledger.under(lease, now) as tx:
