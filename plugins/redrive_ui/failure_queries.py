@@ -12,15 +12,13 @@ from redrive.ledger.predicates import COUNTS
 from redrive.ledger.review import standing
 from redrive.lifecycle import FINISHED, UNDECIDED, ReviewStatus, State
 from redrive_ui.group_templates import Mask, example, templates
-from redrive_ui.message_queries import by_ids
+from redrive_ui.message_queries import COUNT_DONE, by_ids
 from redrive_ui.recent import RECENT, all_recent, first_recent_slice, recent_batches
 from redrive_ui.result_queries import results
 from redrive_ui.rows import PAGE, Row, first_of, routes_in, rows_of
 
 #: Of what is on its way, so many of the newest messages are looked at for what people released.
 UNDER_WAY = 50_000
-#: Of a failure that is done with, so many messages are counted.
-COUNT_DONE = 10_000
 
 
 def trends(

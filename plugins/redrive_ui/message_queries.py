@@ -2,20 +2,23 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import parse_instant, sql
 from redrive.ledger.tables import staging_batches
+from redrive.lifecycle import ReviewStatus
 from redrive.message import ROW_BITS
-from redrive_ui.filters import Filter
+from redrive_ui.filters import STATUSES, Filter
 from redrive_ui.recent import newest
 from redrive_ui.rows import PAGE, Row, first_of, routes_in, rows_of
 
-#: A count beyond this is told as "more than".
+#: So many messages that somebody still has to see to are counted; where there are more, that is said.
 COUNT_TO = 100_000
+#: The same where those that are done with are among them, which are a ledger's whole past.
+COUNT_DONE = 10_000
 #: The newest messages are looked for in so many of the newest batches at most.
 LOOK_BATCHES = 2_000
 
@@ -72,15 +75,23 @@ def payload(connection: Connection, escalation_id: int) -> str | None:
     return found
 
 
-def count(connection: Connection, chosen: Filter, readable: Collection[str]) -> int:
-    """How many match; at most :data:`COUNT_TO` + 1."""
+class Count(NamedTuple):
+    """How many messages match, as far as they are counted."""
+
+    messages: int
+    more: bool  # there are more than that
+
+
+def count(connection: Connection, chosen: Filter, readable: Collection[str]) -> Count:
+    """How many match, of :data:`COUNT_TO` or :data:`COUNT_DONE`."""
     where, values = chosen.where(readable, dialect_of(connection))
+    most = COUNT_DONE if ReviewStatus.APPLIED in STATUSES[chosen.status] else COUNT_TO
     (row,) = rows_of(
         connection,
-        f"select count(*) as n from (select 1 from escalated_messages where {where} limit {COUNT_TO + 1}) as found",
+        f"select count(*) as n from (select 1 from escalated_messages where {where} limit {most + 1}) as found",
         **values,
     )
-    return int(row["n"])
+    return Count(min(int(row["n"]), most), row["n"] > most)
 
 
 def newest_question(connection: Connection) -> int:

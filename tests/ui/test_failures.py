@@ -77,7 +77,7 @@ class TestFailures:
 
         for module in ("failure_queries", "pages.failures"):
             monkeypatch.setattr(f"redrive_ui.{module}.PAGE", 3)
-        monkeypatch.setattr("redrive_ui.failure_queries.COUNT_DONE", 20)
+        monkeypatch.setattr("redrive_ui.message_queries.COUNT_DONE", 20)
         seeding.escalate(site.ledger, 7, "LookupError", "{}", group_id=None)
         site.change(
             "update escalated_messages set status = 'applied', decision = 'discard', decided_by = 'ben',"

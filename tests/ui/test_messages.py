@@ -53,6 +53,22 @@ class TestMessages:
         expected = site.value(f"select count(*) from escalated_messages where {condition}")
         assert count_on(site.page(f"/messages?{query}")) == expected
 
+    def test_are_counted_as_far_as_somebody_has_to_see_to_them(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of those that are done with, a ledger's whole past, fewer are counted; a bound that is just reached is one
+        that is not passed."""
+        waiting = count_on(site.page("/messages"))
+        monkeypatch.setattr(message_queries, "COUNT_DONE", waiting - 1)
+        assert count_on(site.page("/messages")) == waiting, "these wait for somebody"
+        assert f"<b>{waiting - 1}+</b> messages" in site.page("/messages?status=all")
+        monkeypatch.setattr(message_queries, "COUNT_TO", waiting)
+        assert count_on(site.page("/messages")) == waiting
+        monkeypatch.setattr(message_queries, "COUNT_TO", waiting - 1)
+        page = site.page("/messages")
+        assert f"<b>{waiting - 1}+</b> messages" in page
+        assert f"All {waiting - 1}" not in page, "no button says a number that it does not mean"
+
     def test_texts_are_looked_for_at_any_age_where_few_have_the_status(
         self, site: Site, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -60,6 +60,8 @@ NEWEST_OF_ROUTE = "(select coalesce(max(slice_id), 0) from delivery_slices where
 COUNTS = "coalesce(return_kind, 'dead_letter') = 'dead_letter'"
 #: Over ``escalated_messages``: a person has to say something.
 UNDECIDED_REVIEW = f"status in {listed(UNDECIDED)}"
+#: Over ``escalated_messages`` and ``standing_decisions``: somebody else than who decided has approved it.
+APPROVED = "lower(trim(approved_by)) not in ('', lower(trim(decided_by)))"
 
 #: Over table ``incoming`` of a load: when the copy was dead-lettered. What says so may be a header, or a clock that is
 #: ahead: it was not after the copy was drained.

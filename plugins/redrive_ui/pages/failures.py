@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, Response
 
 from redrive.classification.causes import Cause
-from redrive_ui import charts, failure_queries, filters, formatting, recent
+from redrive_ui import charts, failure_queries, filters, formatting, message_queries, recent
 from redrive_ui.filters import BadFilter, Filter
 from redrive_ui.pages import filter_form
 from redrive_ui.pages.advice import advice
@@ -46,7 +46,7 @@ def groups_page(
         groups=rows,
         tab=tab,
         tabs=tabs,
-        count_done=failure_queries.COUNT_DONE,
+        count_done=message_queries.COUNT_DONE,
         route=route,
         cause=cause,
         order=order,

@@ -139,7 +139,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def tidy_up_early(self, connection: Connection, tables: Sequence[str]) -> None:
-        """Have the database clear away what a day changed in ``tables``, however large they are."""
+        """Have the database clear away and count what a day changed in ``tables``, however large they are."""
 
     @abstractmethod
     def seen(self, connection: Connection) -> str:

@@ -16,7 +16,7 @@ from redrive.ledger.delivery import breakers
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move, move_each
-from redrive.ledger.predicates import ASKED
+from redrive.ledger.predicates import APPROVED, ASKED
 from redrive.ledger.review import escalations
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, Question, State
@@ -51,7 +51,6 @@ _WAITING = (
     # a released message that waits for delivery was applied as far as it can be
     f" and (messages.state is null or messages.{ASKED})"
 )
-_APPROVED = "lower(trim(approved_by)) not in ('', lower(trim(decided_by)))"
 
 
 def decided(
@@ -67,7 +66,7 @@ def decided(
         " and (messages.message_id is not null or not exists (select 1 from repeat_copies copies"
         " where copies.copy_id = reviews.message_id and copies.kind = 'suspected'))"
         + (" and reviews.route = :route" if route else "")
-        + (f" and {_APPROVED}" if approvals > 1 else "")
+        + (f" and {APPROVED}" if approvals > 1 else "")
     )
     values = {"after": after, "limit": limit} | ({"route": route} if route else {})
     sizes = connection.execute(
@@ -104,7 +103,7 @@ def left(connection: Connection, route: str) -> Left:
     """The decisions of a route that wait to be applied."""
     row = connection.execute(
         sql(
-            f"select count(*) as n, coalesce(sum(case when {_APPROVED} then 0 else 1 end), 0) as not_approved{_WAITING}"
+            f"select count(*) as n, coalesce(sum(case when {APPROVED} then 0 else 1 end), 0) as not_approved{_WAITING}"
             " and reviews.route = :route"
         ),
         {"route": route},
@@ -130,7 +129,7 @@ def not_approved(connection: Connection, route: str) -> list[Unapproved]:
             " decision, case when first_name = last_name then first_name end as decided_by from (select"
             " reviews.group_id, count(*) as n, min(decision) as first_word, max(decision) as last_word,"
             f" min(decided_by) as first_name, max(decided_by) as last_name{_WAITING} and reviews.route = :route"
-            f" and case when {_APPROVED} then 0 else 1 end = 1 group by reviews.group_id) alone"
+            f" and case when {APPROVED} then 0 else 1 end = 1 group by reviews.group_id) alone"
             " left join failure_groups on failure_groups.group_id = alone.group_id order by alone.group_id"
         ),
         {"route": route},

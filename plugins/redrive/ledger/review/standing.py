@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from redrive import audit_actions
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import record_event
-from redrive.ledger.predicates import listed
+from redrive.ledger.predicates import APPROVED, listed
 from redrive.ledger.review.issues import TWICE
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Decision, Question
@@ -69,7 +69,7 @@ def in_force(connection: Connection, route: str, *, approvals: int, now: datetim
 
 def _holds(approvals: int) -> str:
     """SQL over ``standing_decisions``: it holds on ``:route`` at ``:now``."""
-    approved = " and lower(trim(approved_by)) not in ('', lower(trim(decided_by)))" if approvals > 1 else ""
+    approved = f" and {APPROVED}" if approvals > 1 else ""
     return f"(route = :route or route is null) and revoked_at is null and until_at > :now{approved}"
 
 
