@@ -63,14 +63,14 @@ def states_of(connection: Connection, routes: Collection[str]) -> dict[str, dict
 _COPIES = """
 select
     count(*) as batches,
-    sum(case when state in ('recorded', 'settled') then copies else 0 end) as recorded,
+    sum(copies) filter (where state in ('recorded', 'settled')) as recorded,
     sum(new_copies) as new,
     sum(returned_copies) as returned,
     sum(duplicate_copies) as duplicate,
     sum(surplus_copies) as surplus,
     sum(suspected_copies) as suspected,
-    sum(case when state in ('recorded', 'settled') and loaded_at is null then copies else 0 end) as staged,
-    sum(case when state in ('recorded', 'settled') then settled_copies else 0 end) as settled
+    sum(copies) filter (where state in ('recorded', 'settled') and loaded_at is null) as staged,
+    sum(settled_copies) filter (where state in ('recorded', 'settled')) as settled
 from staging_batches
 where route = :route
 """
