@@ -32,6 +32,7 @@ class Action(StrEnum):
     GIVE_ANOTHER_ID = "give_another_id", "copies claimed ids that this ledger never gave to them"
     RETURN = "return", "redelivered messages came back"
     CLASSIFY_AGAIN = "classify_again", "what came back has the cause of its newest copy"
+    RENEW_KEYS = "renew_keys", "keys were taken anew from staging, as the configuration names another key"
     MERGE_GROUPS = "merge_groups", "two groups turned out to be one"
     RULE_MERGE = "rule_merge", "somebody said that two groups are one failure"
     RULE_SPLIT = "rule_split", "somebody said that what is one group are two failures"

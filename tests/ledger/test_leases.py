@@ -30,7 +30,9 @@ from redrive.ledger.delivery import (
 from redrive.ledger.delivery.observations import Observation
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.windows import Mark
-from redrive.ledger.drain import adopting, batches, first_looks, groups, horizon, loading, suspects
+from redrive.ledger.drain import adopting, batches, first_looks, groups, horizon, keys, loading, suspects
+from redrive.ledger.drain.batches import Batch
+from redrive.ledger.drain.keys import Selectors
 from redrive.ledger.engine import Ledger
 from redrive.ledger.review import applying, escalations, restoring, rulings, standing
 from redrive.ledger.selecting import Selection
@@ -199,6 +201,9 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "record": lambda p, z, s: batches.record(p.ledger, z, 1, copies=1, size=1, now=p.now),
     "ensure_groups": lambda p, z, s: groups.ensure_groups(
         p.ledger, z, [groups.Group("new", "throttled", "t", None)], p.now
+    ),
+    "renew_keys": lambda p, z, s: keys.renew(
+        p.ledger, z, Batch(1, "orders", "q", "dead_letter", "p", 0, "settled"), Selectors("key"), [], p.now
     ),
     "load": lambda p, z, s: loading.load(p.ledger, z, [1], [], p.now),
     "note": lambda p, z, s: first_looks.note(

@@ -13,7 +13,7 @@ import pytest
 
 from redrive.errors import ClassificationFailed, LeaseLost
 from redrive.ledger.account import inspecting
-from redrive.ledger.drain import batches, copy_roles, groups, loading, suspects
+from redrive.ledger.drain import batches, copy_roles, groups, keys, loading, suspects
 from redrive.ledger.drain.groups import Group
 from redrive.ledger.drain.loading import Loaded
 from redrive.ledger.engine import Ledger, parse_instant, sql
@@ -313,6 +313,30 @@ def test_an_id_that_is_taken_already_stops_no_decision_on_a_suspected_copy(plant
     assert suspects.adopt(plant.ledger, plant.lease, [copy], plant.now) == 1
     assert plant.redrive_id(copy).startswith(f"{taken}-")
     assert balance(plant) == (0, 0)
+
+
+@pytest.mark.parametrize("by", [None, "attribute:order"], ids=["alike", "by another selector"])
+def test_a_suspected_copy_that_becomes_a_message_has_keys_by_its_own_batch(plant: Plant, by: str | None) -> None:
+    """It is given those of the message that it resembles: made by another selector they are to be taken anew."""
+    (one,) = plant.messages(1, message_key="17")
+    plant.send()
+    for headers in (b"first", b"other"):
+        plant.load(coming_back(plant, one, headers_hash=headers))
+    (copy,) = plant.rows("select copy_id from repeat_copies where kind = 'suspected'")[0]
+    with plant.ledger.read() as connection:
+        (candidate,) = suspects.candidates(connection, "orders", after=-1, limit=9, max_bytes=9)
+    review = Review(candidate, b"{}", None, (), None, "discard")
+    suspects.write_reviews(plant.ledger, plant.lease, [review], plant.now)
+    plant.change("update staging_batches set message_key_by = 'attribute:id'")
+    plant.change("update staging_batches set message_key_by = coalesce(:by, message_key_by) where batch_id = :copy",
+                 by=by, copy=copy >> 20)  # fmt: skip
+    plant.change("update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = 'x'")
+    assert suspects.adopt(plant.ledger, plant.lease, [copy], plant.now) == 1
+    kept = plant.value("select message_key_by from staging_batches where batch_id = :copy", copy=copy >> 20)
+    assert kept == (None if by else "attribute:id")
+    with plant.ledger.read() as connection:
+        found = keys.to_renew(connection, "orders", keys.Selectors(by or "attribute:id"))
+    assert (copy >> 20 in {batch.batch_id for batch in found}) == (by is not None)
 
 
 def test_decisions_on_suspected_copies_are_taken_up_page_by_page(plant: Plant) -> None:

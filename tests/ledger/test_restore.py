@@ -850,6 +850,31 @@ def test_a_copy_with_the_business_key_proves_that_it_was_restored_and_two_keys_a
         assert workshop.audit() == []
 
 
+def test_a_key_that_another_selector_found_proves_no_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check asked by customer when the message was loaded, and now by order, which has the same number."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        shop.execute("create table processed (message_id text)")
+    check = {"connection": "shop", "query": "select message_id from processed where message_id in :keys"}
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", f"sqlite:///{tmp_path / 'shop.db'}")
+    workshop = Workshop(tmp_path, processed_check=check | {"key": "attribute:customer"})
+    error = Header("error", "String", KEY_ERROR)
+    for customer, order in (("17", "99"), ("18", "17")):
+        headers = (error, Header("customer", "String", customer), Header("order", "String", order))
+        workshop.world.put("orders-dlq", DeadLetter("", b"same", headers, origin="orders"))
+    workshop.cycle()
+    restore_and_lose(workshop)
+    workshop.broker.receive("orders-dlq", limit=1, wait=timedelta(0), lease=timedelta(days=9))  # somebody takes one
+    workshop.settings = workshop.configure(
+        workshop.settings.database, processed_check=check | {"key": "attribute:order"}
+    )
+    workshop.cycle()
+    assert workshop.query("select state from messages where parent_id is null order by message_id") == [
+        ("restore_unknown",), ("restore_unknown",), ("escalated",)
+    ]  # fmt: skip
+    assert workshop.audit() == []
+    workshop.ledger.close()
+
+
 def keyed(key: str) -> DeadLetter:
     headers = (Header("error", "String", KEY_ERROR), Header("message_id", "String", key))
     return DeadLetter("", b"same", headers, origin="orders")

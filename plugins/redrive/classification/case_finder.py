@@ -127,7 +127,7 @@ class CaseFinder:
     def at(self, rows: RowGroup) -> pa.Table:
         """One row of :data:`~redrive.staging.file_schemas.MESSAGES` for each of ``rows``."""
         headers = RowGroupHeaders(rows, self._attributes)
-        ids = (numbers(rows.array("batch_id")) << ROW_BITS) + numbers(rows.array("row"))
+        ids = _ids(rows)
         columns = [
             integers(ids),
             self._case_keys(rows, headers, ids),
@@ -136,6 +136,17 @@ class CaseFinder:
             self._searched(rows, headers),
         ]
         return pa.table(columns, schema=file_schemas.MESSAGES)
+
+    def keys(self, rows: RowGroup) -> pa.Table:
+        """Of :meth:`at` the ids and keys alone."""
+        headers = RowGroupHeaders(rows, self._attributes)
+        return pa.table(
+            {
+                "message_id": integers(_ids(rows)),
+                "message_key": self._keys(rows, headers, self._asked.message_key),
+                "order_key": self._keys(rows, headers, self._asked.order_key),
+            }
+        )
 
     def _case_keys(self, rows: RowGroup, headers: RowGroupHeaders, ids: Integers) -> pa.Array:
         texts, reasons = self._evidence(rows, headers)
@@ -267,6 +278,10 @@ class CaseFinder:
             case Kind.BROKER_ID:
                 keys = [selector.evaluate((), b"", None, one or "") for one in rows.values("broker_message_id")]
         return strings(keys)
+
+
+def _ids(rows: RowGroup) -> Integers:
+    return (numbers(rows.array("batch_id")) << ROW_BITS) + numbers(rows.array("row"))
 
 
 def _none_if_empty(texts: pa.Array) -> pa.Array:

@@ -102,7 +102,7 @@ class Route(Part):
     order_by: OrderSelector | None = Field(
         default=None,
         description="Messages with the same value keep their order: `message_group`, `key`, "
-        "`attribute:NAME` or `body:$.path`.",
+        "`attribute:NAME` or `body:$.path`. After an edit also those that were loaded before.",
     )
     on_unknown: Literal["auto", "resend", "review"] = Field(
         default="auto",

@@ -4,16 +4,19 @@ A broker id is a key only where the consumer knew a dead letter by the same one;
 another, it is asked about by every id that it ever had.
 
 The ledger holds a beginning and a hash of what is too long for an index, or what a database can't hold. No consumer
-knows it by that: such a key can't be asked about.
+knows it by that: such a key can't be asked about. Nor can one that another selector made than the check's, which is a
+key of something else (:mod:`redrive.stages.keys` takes those anew, as far as the files can be read).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from redrive.brokers.base import Capabilities
 from redrive.connections.processed_check import Checker
 from redrive.errors import SettingsError
 from redrive.ledger.drain import broker_ids
-from redrive.message import is_hashed
+from redrive.ledger.drain import keys as ledger_keys
+from redrive.ledger.drain.keys import Selectors
+from redrive.message import batch_and_row, is_hashed
 from redrive.selectors import Kind
 from redrive.settings import Route
 from redrive.stages.context import Context
@@ -33,6 +36,8 @@ class Check:
         refuse_broker_id(context)
         self._ledger = context.ledger
         self._by_broker_id = check.key.kind is Kind.BROKER_ID
+        self._key = Selectors(message_key=str(check.key))
+        self._keyed: dict[int, bool] = {}  # by batch: whether its keys are the check's
         self._checker = Checker(check)
         self.refused = set[int]()
 
@@ -41,7 +46,9 @@ class Check:
 
         Raises :class:`~redrive.errors.CheckFailed`; nothing is known of any of them then.
         """
-        keys = {message: {key} for message, key in messages if key}
+        asked = list(messages)
+        otherwise = self._keyed_otherwise([message for message, _ in asked])
+        keys = {message: {key} for message, key in asked if key and message not in otherwise}
         if self._by_broker_id and keys:
             with self._ledger.read() as connection:
                 known = broker_ids.of_messages(connection, list(keys))
@@ -53,7 +60,18 @@ class Check:
         found = {message for message, own in keys.items() if not own.isdisjoint(done)}
         odd = self._checker.refused | unasked
         self.refused = {one for one, own in keys.items() if not own.isdisjoint(odd)} - found if odd else set()
+        self.refused |= otherwise
         return found
+
+    def _keyed_otherwise(self, messages: Sequence[int]) -> set[int]:
+        """Those whose keys another selector made, or none though the check has one."""
+        if new := ledger_keys.batches_of(messages) - self._keyed.keys():
+            with self._ledger.read() as connection:
+                otherwise = ledger_keys.made_otherwise(connection, new, self._key)
+            self._keyed.update((batch_id, batch_id not in otherwise) for batch_id in new)
+        if all(self._keyed.values()):
+            return set()
+        return {message for message in messages if not self._keyed[batch_and_row(message)[0]]}
 
     def close(self) -> None:
         """Give the connection back."""

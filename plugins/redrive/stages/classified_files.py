@@ -17,11 +17,14 @@ import pyarrow.parquet as pq
 
 from redrive.classification import explain
 from redrive.classification.arrow_numpy import has_nul
+from redrive.classification.case_finder import CaseFinder, CaseSettings
+from redrive.classification.row_groups import RowGroup
 from redrive.errors import BrokerError, ClassificationFailed, StagingError
 from redrive.ledger.delivery import lanes
 from redrive.ledger.drain import groups, loading, repeats
 from redrive.ledger.drain.batches import Batch
 from redrive.ledger.drain.groups import Group
+from redrive.ledger.drain.keys import Selectors
 from redrive.ledger.drain.loading import Classified, Loaded
 from redrive.ledger.drain.repeats import Copy, Evidence, Repeat, StagedBatch
 from redrive.message import MAX_INDEXED, MAX_ROWS, ROW_BITS, Tracking, headers_hash, index_key, message_id_of
@@ -30,6 +33,7 @@ from redrive.redaction import Redactor, redactor
 from redrive.stages import aiming
 from redrive.stages.context import Context, not_sent_on
 from redrive.staging import file_schemas
+from redrive.staging.batch_files import Staging
 
 
 def described(context: Context, some: Sequence[Batch]) -> list[tuple[Batch, pa.Table]]:
@@ -142,8 +146,10 @@ def load(
     readable: Sequence[tuple[Batch, pa.Table]],
     answers: Answers | None,
     known: Mapping[int, Repeat] | None,
+    keyed_by: Selectors = Selectors(),  # noqa: B008 - immutable
 ) -> Loaded:
-    """Take a portion of batches into the ledger, each once; what their copies turned out to be."""
+    """Take a portion of batches into the ledger, each once; what their copies turned out to be. ``keyed_by`` is what
+    the job was told to find keys by."""
     return loading.load(
         context.ledger,
         context.lease,
@@ -152,7 +158,20 @@ def load(
         context.now(),
         repeats=known,
         elsewhere=_elsewhere(context, readable),
+        keyed_by=keyed_by,
     )
+
+
+def staged_keys(staging: Staging, batch: Batch, selectors: Selectors) -> Iterator[list[tuple[Any, ...]]]:
+    """The keys of the copies of a staged batch as the job would find them: by copy its id and those keys that the
+    ``selectors`` ask for, a row group at a time. Raises :class:`StagingError` where the file can't be read."""
+    finder = CaseFinder(CaseSettings.by(selectors._asdict()))
+    for file, group in staging.row_groups(batch.uri):
+        table = finder.keys(RowGroup(file, group))
+        ids = table.column("message_id").to_pylist()
+        if any(copy_id >> ROW_BITS != batch.batch_id for copy_id in ids):
+            return  # the file holds something else than was recorded
+        yield list(zip(ids, *(_indexable(table.column(one)).to_pylist() for one in selectors.asked), strict=True))
 
 
 def _instants(column: pa.Array, zone: str) -> list[str | None]:

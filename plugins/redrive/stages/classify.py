@@ -15,20 +15,21 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redrive.brokers import registry
 from redrive.errors import BrokerError, StagingError
 from redrive.ledger import leases
 from redrive.ledger.drain import batches, groups, horizon, repeats
 from redrive.ledger.drain.batches import Batch
+from redrive.ledger.drain.keys import Selectors
 from redrive.ledger.drain.loading import Loaded
 from redrive.ledger.engine import CHUNK_ROWS
 from redrive.ledger.review import rulings
 from redrive.ledger.schema import ledger_id
 from redrive.settings import Source
 from redrive.settings.places import home
-from redrive.stages import completeness
+from redrive.stages import completeness, keys
 from redrive.stages.context import Context, micros
 
 if TYPE_CHECKING:
@@ -124,8 +125,7 @@ def prepare(context: Context) -> str | None:
         },
         "evidence": [str(selector) for selector in route.evidence],
         "rules": [{"match": rule.match, "cause": rule.cause} for rule in route.rules],
-        "message_key": str(route.processed_check.key) if route.processed_check else None,
-        "order_key": str(route.order_by) if route.order_by else None,
+        **keys.selectors(route)._asdict(),  # message_key, order_key
         "search": [str(selector) for selector in route.search],
         **_learned(),
         "known_groups": [group._asdict() for group in known],
@@ -202,7 +202,7 @@ def load(context: Context) -> dict[str, Any]:
     with context.ledger.read() as connection:
         waiting = batches.unloaded(connection, context.name)
     output = output_path(context) if waiting else ""
-    asked, unreadable, asked_at = _asked_about(context, waiting, f"{output}.json")
+    asked, unreadable, asked_at, keyed_by = _asked_about(context, waiting, f"{output}.json")
     later = sum(b.copies for b in waiting) - sum(b.copies for b in asked) - sum(b.copies for b in unreadable)
     loaded = Loaded()
     overflowed = 0
@@ -222,7 +222,7 @@ def load(context: Context) -> dict[str, Any]:
             ids = {batch.batch_id for batch, _ in readable}
             unreadable += [batch for batch in some if batch.batch_id not in ids]
             if readable:
-                loaded = loaded.plus(classified_files.load(context, readable, answers, repeated))
+                loaded = loaded.plus(classified_files.load(context, readable, answers, repeated, keyed_by))
             done += sum(b.copies for b in some)
             context.progress("loading", done, sum(b.copies for b in asked))
         overflowed = answers.overflowed if answers is not None else 0
@@ -254,24 +254,33 @@ def load(context: Context) -> dict[str, Any]:
     }
 
 
-def _asked_about(
-    context: Context, waiting: Sequence[Batch], manifest: str
-) -> tuple[list[Batch], list[Batch], datetime | None]:
-    """Of the waiting batches, those that the run's manifest asks about, those that it says can't be read, and when it
-    was written. What was recorded since by whoever was slow is neither, whatever its id, and waits for the next run.
+class _Asked(NamedTuple):
+    """What a run's manifest says of the batches that wait."""
+
+    batches: list[Batch]
+    unreadable: list[Batch]
+    at: datetime | None = None  # it was written
+    keyed_by: Selectors = Selectors()
+
+
+def _asked_about(context: Context, waiting: Sequence[Batch], manifest: str) -> _Asked:
+    """Of the waiting batches, those that the run's manifest asks about, those that it says can't be read, when it was
+    written, and what finds their keys. What was recorded since by whoever was slow is neither, whatever its id, and
+    waits for the next run.
 
     Without a manifest nothing could be asked, or the answers are loaded already: then those that can't be read.
     """
     if not waiting:
-        return [], [], None
+        return _Asked([], [])
     if not context.staging.exists(manifest):
-        return [], [batch for batch in waiting if not _is_whole(context.staging, batch)], None
+        return _Asked([], [batch for batch in waiting if not _is_whole(context.staging, batch)])
     told = context.staging.read_json(manifest)
     asked, unreadable = {batch["batch_id"] for batch in told["batches"]}, set(told["unreadable"])
-    return (
+    return _Asked(
         [batch for batch in waiting if batch.batch_id in asked],
         [batch for batch in waiting if batch.batch_id in unreadable],
         datetime.fromisoformat(told["asked_at"]),
+        Selectors(told["message_key"], told["order_key"]),
     )
 
 

@@ -31,7 +31,7 @@ from redrive.stages import classify as classify_stage
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import drain as drain_stage
 from redrive.stages import escalate as escalate_stage
-from redrive.stages import failed_queues, give_up_batch, notify, source_expansion
+from redrive.stages import failed_queues, give_up_batch, keys, notify, source_expansion
 from redrive.stages import observe as observe_stage
 from redrive.stages import plan as plan_stage
 from redrive.stages import report as report_stage
@@ -222,7 +222,7 @@ def load(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
 
 def resolve(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
     """Find out what became of past sends."""
-    return _stage(settings, run, "resolve", resolve_stage.resolve, **options)
+    return _stage(settings, run, "resolve", _by_new_keys(resolve_stage.resolve), **options)
 
 
 def plan(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def plan(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
         applied = review_stage.apply_decisions(context)
         if any(applied.values()):
             leases.note_counts(context.ledger, context.lease, "review", applied, context.now())
-        return plan_stage.plan(context)
+        return _by_new_keys(plan_stage.plan)(context)
 
     return _stage(settings, run, "plan", decided_then_planned, **options)
 
@@ -255,8 +255,10 @@ def deliver(
         settings,
         run,
         "deliver",
-        lambda context: deliver_stage.deliver(
-            context, shard=shard, shards=shards, tries_left=tries_left, at_most=at_most
+        _by_new_keys(
+            lambda context: deliver_stage.deliver(
+                context, shard=shard, shards=shards, tries_left=tries_left, at_most=at_most
+            )
         ),
         **options,
     )
@@ -264,7 +266,7 @@ def deliver(
 
 def escalate(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
     """Hand over to people."""
-    return _stage(settings, run, "escalate", escalate_stage.escalate, **options)
+    return _stage(settings, run, "escalate", _by_new_keys(escalate_stage.escalate), **options)
 
 
 def report(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
@@ -349,6 +351,16 @@ def audit(
 def retention(settings: Settings, now: datetime | None = None, *, longer: Collection[str] = ()) -> dict[str, int]:
     """Forget what is finished and old, later on the routes named in ``longer``."""
     return audit_stage.tidy(settings, now=now or utc_now(), longer=longer)
+
+
+def _by_new_keys(work: Callable[[Context], dict[str, Any]]) -> Callable[[Context], dict[str, Any]]:
+    """``work`` that goes by keys of messages, those that the configuration names: it may be the first of its run."""
+
+    def keyed(context: Context) -> dict[str, Any]:
+        keys.renew(context)
+        return work(context)
+
+    return keyed
 
 
 def _stage(

@@ -343,6 +343,13 @@ class Staging:
         with self._reading(path) as file:
             return _valid(file.read(columns=_DESCRIBING_COLUMNS))
 
+    def row_groups(self, relative: str) -> Iterator[tuple[pq.ParquetFile, int]]:
+        """The row groups of a batch file one after the other, for who reads columns of them: the file, and the number
+        of each. Raises :class:`StagingError` where the file can't be opened."""
+        with self._reading(self.full_path(relative)) as file:
+            for group in range(file.num_row_groups):
+                yield file, group
+
     def letters(self, relative: str, rows: Sequence[int]) -> Iterator[list[DeadLetter]]:
         """The copies at ``rows`` (ascending), at most :data:`PORTION` of one row group at a time.
 

@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.errors import ClassificationFailed
 from redrive.ledger.drain import adopting, copy_roles, new_messages, returns
+from redrive.ledger.drain.keys import Selectors
 from redrive.ledger.drain.repeats import Repeat
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import record_event
@@ -90,13 +91,14 @@ def load(
     *,
     repeats: Mapping[int, Repeat] | None = None,
     elsewhere: Collection[tuple[str, str]] = (),
+    keyed_by: Selectors = Selectors(),  # noqa: B008 - immutable
 ) -> Loaded:
     """Take in all copies of these batches, in one transaction; batches that are loaded already are left alone.
 
     ``copies`` are in message id order and may hold copies of other batches too; those are skipped. Plain tuples in
     the order of :class:`Classified` will do. ``repeats``, for a broker whose ids prove nothing, says which copies were
     staged before; without it the broker's ids do. ``elsewhere`` are pairs of a destination and an origin: what failed
-    at this origin was not sent to that destination.
+    at this origin was not sent to that destination. ``keyed_by`` is what found the copies' keys.
     """
     with ledger.under(lease, now) as tx:
         marks = ",".join(str(int(batch_id)) for batch_id in batch_ids)
@@ -133,7 +135,7 @@ def load(
             copy_roles.mark_returns(tx)
             copy_roles.suspect_twins(tx)
             copy_roles.follow_first_copies(tx)
-        restoring.recognise(tx)
+        restoring.recognise(tx, keyed_by.message_key)
         new_messages.insert(tx)
         new_messages.keep_fields(tx)
         if tracked:
@@ -142,7 +144,7 @@ def load(
             returns.apply(tx)
             returns.keep_repeats(tx)
         adopting.hold_for_people(tx, list(pending))
-        return _count(tx)
+        return _count(tx, keyed_by)
 
 
 def _stage(
@@ -193,7 +195,7 @@ def _refuse_incomplete(connection: Connection, pending: Mapping[int, int]) -> No
             )
 
 
-def _count(tx: RunTransaction) -> Loaded:
+def _count(tx: RunTransaction, keyed_by: Selectors) -> Loaded:
     roles = "".join(
         f", sum(case when role = '{role}' then 1 else 0 end) as {role}"
         for role in ("returned", "duplicate", "surplus", "suspected")
@@ -203,8 +205,9 @@ def _count(tx: RunTransaction) -> Loaded:
     ).all()
     tx.many(
         "update staging_batches set loaded_at = ?, new_copies = ?, returned_copies = ?, duplicate_copies = ?,"
-        " surplus_copies = ?, suspected_copies = ? where batch_id = ? and loaded_at is null",
-        [(tx.dialect.stored(tx.now), *row[1:], row[0]) for row in rows],
+        " surplus_copies = ?, suspected_copies = ?, message_key_by = ?, order_key_by = ?"
+        " where batch_id = ? and loaded_at is null",
+        [(tx.dialect.stored(tx.now), *row[1:], *keyed_by, row[0]) for row in rows],
     )
     # Groups are every route's: whoever loads locks them in one order, or two loads could wait for each other.
     of_groups = "select group_id from incoming where group_id is not null and (role is null or role = 'returned')"

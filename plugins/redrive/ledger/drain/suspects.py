@@ -14,6 +14,7 @@ from typing import NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
+from redrive.ledger.drain import keys
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move, record_event
 from redrive.ledger.review.escalations import Candidate, Review, insert_reviews, reopen, within
@@ -123,7 +124,8 @@ def adopt(
         rows = tx.execute(
             sql(
                 "select r.copy_id, r.message_id as first_id, r.source, r.broker_message_id, r.enqueued_at,"
-                " coalesce(m.origin, e.destination) as origin, e.destination, e.cause, e.group_id, e.message_key,"
+                " coalesce(m.origin, e.destination) as origin, e.destination, e.cause, e.group_id,"
+                " case when m.message_id is null then e.message_key else m.message_key end as message_key,"
                 " e.size_bytes, e.payload, e.payload_bytes, e.decision, m.body_hash as first_hash, b.kind,"
                 " b.recorded_at, e.reason, m.order_key, m.dead_lettered_at from repeat_copies r"
                 " inner join escalated_messages e on e.message_id = r.copy_id"
@@ -177,6 +179,7 @@ def adopt(
                 ),
                 {"batch_id": batch_and_row(row.copy_id)[0]},
             )
+            keys.take_over(tx, batch_and_row(row.copy_id)[0], row.first_id)
             move(
                 tx,
                 State.CLASSIFIED,

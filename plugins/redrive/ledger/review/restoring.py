@@ -21,7 +21,7 @@ from redrive.ledger.predicates import IN_DOUBT, listed
 from redrive.ledger.review import escalations
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Question, State
-from redrive.message import ROW_BITS
+from redrive.message import MAX_ROWS, ROW_BITS
 
 #: What people are advised to decide where only their own look can tell: no decision, so that nobody copies it into one.
 LOOK = "look"
@@ -305,12 +305,13 @@ def doubt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
         return int(count)
 
 
-def recognise(tx: RunTransaction) -> int:
-    """Within a load: of copies in table ``incoming``, some are those of which a restore never heard; how many.
+def recognise(tx: RunTransaction, keyed_by: str | None) -> int:
+    """Within a load: of copies in table ``incoming``, whose keys the selector ``keyed_by`` found, some are those of
+    which a restore never heard; how many.
 
     Proof is the body, from the queue into which it was put, drained since, and one of: the redrive id that the message
-    came with, its broker's id, its business key. The message is restored then, and its copy is new, with the message as
-    its parent. The body alone proves nothing; people are told of it.
+    came with, its broker's id, its business key, if the same selector found it. The message is restored then, and its
+    copy is new, with the message as its parent. The body alone proves nothing; people are told of it.
     """
     if not tx.execute(
         sql(f"select 1 from messages where route = :route and state in {listed(_HANDED_OVER)} limit 1")
@@ -323,7 +324,10 @@ def recognise(tx: RunTransaction) -> int:
     )
     proved = (
         " and (incoming.owner = messages.message_id or (incoming.owner is null"
-        " and (incoming.message_key = messages.message_key or (incoming.broker_message_id <> ''"
+        " and ((incoming.message_key = messages.message_key and exists (select 1 from staging_batches staged"
+        f" where staged.batch_id = messages.message_id / {MAX_ROWS}"
+        " and coalesce(staged.message_key_by, '') = coalesce(cast(:keyed_by as text), '')))"
+        " or (incoming.broker_message_id <> ''"
         " and incoming.broker_message_id = messages.broker_message_id))))"
     )
     tx.temporary("chosen", "message_id bigint primary key, copy_id bigint, why text")
@@ -335,7 +339,8 @@ def recognise(tx: RunTransaction) -> int:
             " (select incoming.message_id as copy_id, incoming.source, min(messages.message_id) as owner"
             f" {fits}{proved}"
             " group by incoming.message_id, incoming.source) pairs group by owner, source"
-        )
+        ),
+        {"keyed_by": keyed_by},
     ).rowcount
     if found:
         tx.execute(

@@ -50,6 +50,9 @@ staging_batches = Table(
     Column("adopted_from", sa.Text),
     # It was not loaded when the ledger was backed up: so may this.
     Column("doubted", sa.Boolean, nullable=False, server_default=text("false")),
+    # What found the keys of its messages, and is configured no more perhaps; none where nothing was asked for.
+    Column("message_key_by", sa.Text),
+    Column("order_key_by", sa.Text),
     # open: being written, settles nothing.  recorded: durable; its copies may be settled, though nobody was told.
     # settled: the source is done with settled_copies of it; with none where it refused.  abandoned: its writer
     # vanished or was too slow; its rows were never recorded; or, with recorded_at, a person gave it up as its file was

@@ -50,7 +50,7 @@ def upgrade() -> None:
             "action",
             """
             take_over_route move_route change_configuration pause resume drain_beyond_limit
-            record_batch abandon_batch give_up_batch load give_another_id return classify_again
+            record_batch abandon_batch give_up_batch load give_another_id return classify_again renew_keys
             merge_groups rule_merge rule_split revoke_ruling split_groups refuse_ruling
             follow_ruling forget plan aim expire refuse_destination step_gate step_breaker
             release_gate admit hold_back put_to_review claim claim_resend give_back send lose_sight
@@ -622,6 +622,8 @@ def upgrade() -> None:
         sa.Column("removed_at", Instant(), nullable=True),
         sa.Column("adopted_from", sa.Text(), nullable=True),
         sa.Column("doubted", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("message_key_by", sa.Text(), nullable=True),
+        sa.Column("order_key_by", sa.Text(), nullable=True),
         one_of("ck_staging_batches_kind", "kind", "dead_letter delay"),
         one_of("ck_staging_batches_state", "state", "open recorded settled abandoned"),
         sa.PrimaryKeyConstraint("batch_id", name=op.f("pk_staging_batches")),
