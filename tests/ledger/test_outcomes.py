@@ -199,11 +199,16 @@ def test_unknown_sends_are_told_apart_by_their_claim_and_their_key(plant: Plant)
         rule = unknown_sends.Rule(Plan.RESEND, plant.now, **which)
         return unknown_sends.decide(plant.ledger, plant.lease, destination="orders", rule=rule, now=plant.now)
 
-    assert decide(claimed_after=plant.now) == 0
-    assert decide(claimed_until=plant.now - timedelta(seconds=1)) == 0
-    assert decide(keyed=True, claimed_until=plant.now) == 1
+    forgotten = unknown_sends.Memory(plant.now, system="")
+    fresh, elsewhere = (unknown_sends.Memory(plant.now - timedelta(seconds=1), system) for system in ("", "sqs:west"))
+    assert decide(memory=forgotten) == 0
+    assert decide(memory=elsewhere) == 0
+    assert decide(beyond=fresh) == 0
+    assert decide(keyed=True, beyond=forgotten) == 1
     assert plant.rows("select message_key from messages where plan = 'resend'") == [("k",)]
-    assert decide(keyed=False, claimed_after=plant.now - timedelta(seconds=1)) == 1
+    assert decide(keyed=False, memory=fresh) == 1
+    plant.change("update messages set plan = null")
+    assert decide(beyond=elsewhere) == 2
 
 
 def test_times_to_return_are_known_from_twenty_on(plant: Plant) -> None:

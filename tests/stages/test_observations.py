@@ -133,6 +133,54 @@ def test_a_route_that_moved_to_another_broker_begins_anew_there(tmp_path: Path, 
     ) == [("presumed", 5)], "back there, they are observed again"
 
 
+def remember(shop: TwoSystems) -> None:
+    """Both brokers drop a repeat of what they were sent within an hour."""
+    for world in (shop.world, shop.other.world):
+        world.capabilities = replace(world.capabilities, native_dedupe=timedelta(hours=1))
+    shop.broker, shop.other = MemoryBroker(shop.world), MemoryBroker(shop.other.world)
+
+
+@pytest.mark.parametrize(("rule", "asked"), [("auto", 1), ("resend", 0)])
+def test_another_broker_drops_no_repeat_of_a_send_that_it_never_saw(
+    tmp_path: Path, shops: list[Workshop], rule: str, asked: int
+) -> None:
+    """Its first try was processed by a consumer of the broker where the route was. A resend waits for its window."""
+    shop = TwoSystems(tmp_path)
+    shops.append(shop)
+    remember(shop)
+    shop.die("pay", error=REFUSED)
+    shop.world.faults.lost_responses = 1
+    shop.cycle()
+    assert shop.consume() == 1
+    pipeline.finish(shop.settings, shop.planned(), "failed", shop.now)
+    assert shop.query("select plan from messages") == [("repeat",)]
+    there = {"connection": "us", "on_unknown": rule, "canary": {"observe": "1h"}}
+    shop.settings, shop.broker = configured(tmp_path, shop.settings.database, orders=there), shop.other
+    shop.advance(minutes=5)
+    report = shop.cycle()
+    assert (report["redelivered"], report["escalated"]) == (0, asked)
+    assert shop.other.world.peek("orders") == [], "not sent twice in silence"
+    assert shop.audit() == []
+
+
+def test_where_the_route_comes_back_its_broker_still_drops_a_repeat(tmp_path: Path, shops: list[Workshop]) -> None:
+    shop = TwoSystems(tmp_path)
+    shops.append(shop)
+    remember(shop)
+    shop.die("pay", error=REFUSED)
+    shop.world.faults.lost_responses = 1
+    shop.cycle()
+    more = {"on_unknown": "resend", "canary": {"observe": "1h"}}
+    for connection, broker in (("us", shop.other), ("eu", shop.broker)):
+        there = {"connection": connection} | more
+        shop.settings, shop.broker = configured(tmp_path, shop.settings.database, orders=there), broker
+        shop.advance(minutes=5)
+        report = shop.cycle()
+    assert report["redelivered"] == 1
+    assert shop.bodies("orders") == [b"pay"]
+    assert shop.states() == {"sent": 1}
+
+
 @pytest.mark.parametrize("instead", [[], ["orders-dead"]], ids=["removed", "renamed"])
 def test_what_may_have_come_back_to_a_source_that_is_none_any_more_is_never_presumed(
     tmp_path: Path, shops: list[Workshop], instead: list[str]

@@ -19,6 +19,7 @@ from redrive.ledger.delivery import breakers
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
 from redrive.ledger.transactions import MACHINE, RouteLease, RunTransaction, Transaction
+from redrive.lifecycle import Plan
 
 #: Among the counts of a run that was begun anew: what its stages reported before, each the last time.
 _BEFORE: Final = "before"
@@ -122,7 +123,8 @@ def acquire(
 
 def _move(tx: RunTransaction, before: str, system: str) -> None:
     """From this run on the route's queues are on another ``system``: what is known of queues, consumers and failures
-    there is nothing, whatever the queues are called. What was sent before is judged by what is seen where it went.
+    there is nothing, whatever the queues are called. What was sent before is judged by what is seen where it went. What
+    was to be sent again because the broker would drop a second is to be decided anew: this one never saw the first.
     """
     values = {"system": system}
     tx.execute(sql("update route_state set system = :system where route = :route"), values)
@@ -131,6 +133,10 @@ def _move(tx: RunTransaction, before: str, system: str) -> None:
         return
     for table in ("source_state", "consumer_health"):
         tx.execute(sql(f"delete from {table} where route = :route"))
+    tx.execute(
+        sql("update messages set plan = null where route = :route and state = 'unknown' and plan = :repeat"),
+        {"repeat": Plan.REPEAT},
+    )
     reason = f"The route moved from {before} to {system}."
     breakers.move_route(tx, reason)
     record_event(tx, Action.MOVE_ROUTE, reason=reason)

@@ -224,17 +224,18 @@ def rules_of_unknown(
     """What the route does with sends to ``destination`` of unknown fate: resend what can't be doubled in silence, give
     the rest to people.
 
-    While the broker still remembers the first try, so that it would drop a second, a resend is due at once. Later, and
-    where the broker doesn't dedupe, it waits for the observation window: until then the first try may still come back
-    or prove processed. A processed check can only vouch for messages that have a key: the others go to people.
+    While the broker still remembers the first try, so that it would drop a second, a resend is due at once. Later,
+    where the broker doesn't dedupe, and where the route's queues were on another one then, it waits for the observation
+    window: until then the first try may still come back or prove processed. A processed check can only vouch for
+    messages that have a key: the others go to people.
     """
     remembers = trusted(broker.capabilities_for(destination).native_dedupe)
-    rules, forgotten = list[unknown_sends.Rule](), None
+    rules, memory = list[unknown_sends.Rule](), None
     if remembers is not None and route.on_unknown != "review":
-        forgotten = now - remembers
-        rules.append(unknown_sends.Rule(Plan.REPEAT, now, claimed_after=forgotten))
-    resend = unknown_sends.Rule(Plan.RESEND, now - window, claimed_until=forgotten)
-    people = unknown_sends.Rule(None, now, claimed_until=forgotten)
+        memory = unknown_sends.Memory(now - remembers, route.system)
+        rules.append(unknown_sends.Rule(Plan.REPEAT, now, memory=memory))
+    resend = unknown_sends.Rule(Plan.RESEND, now - window, beyond=memory)
+    people = unknown_sends.Rule(None, now, beyond=memory)
     if route.on_unknown == "resend":
         return [*rules, resend]
     if route.on_unknown == "auto" and vouches_for_unknown(route, broker.capabilities):

@@ -25,28 +25,39 @@ def destinations(connection: Connection, route: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """What a broker drops a repeat of: sends that were claimed ``after`` a moment for queues on this ``system``. One on
+    another never saw them."""
+
+    after: datetime
+    system: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """Of the unknown sends to a destination those that are unknown, and were due, since before ``unknown_before`` get
-    this ``plan``; with None people are to be asked. ``claimed_after`` and ``claimed_until`` limit it to sends that were
-    claimed then, and ``keyed`` to messages that have a key, or none, by which a processed check could know them.
+    this ``plan``; with None people are to be asked. It is limited to sends within a ``memory``, or to those ``beyond``
+    one, and by ``keyed`` to messages that have a key, or none, by which a processed check could know them.
     """
 
     plan: Literal[Plan.REPEAT, Plan.RESEND] | None
     unknown_before: datetime
-    claimed_after: datetime | None = None
-    claimed_until: datetime | None = None
+    memory: Memory | None = None
+    beyond: Memory | None = None
     keyed: bool | None = None
 
     def where(self, number: int = 0) -> tuple[str, dict[str, Any]]:
         """SQL over ``messages`` for the sends that it is about, and its parameters, which end in ``number``."""
         which = ""
         values: dict[str, Any] = {f"before{number}_at": self.unknown_before}
-        if self.claimed_after is not None:
-            which += f" and attempts.claimed_at > :after{number}_at"
-            values[f"after{number}_at"] = self.claimed_after
-        if self.claimed_until is not None:
-            which += f" and attempts.claimed_at <= :until{number}_at"
-            values[f"until{number}_at"] = self.claimed_until
+        for memory, which_ones in ((self.memory, ""), (self.beyond, "not ")):
+            if memory is not None:
+                which += (
+                    f" and {which_ones}(attempts.claimed_at > :after{number}_at and exists (select 1"
+                    " from delivery_slices went where went.slice_id = attempts.slice_id"
+                    f" and went.system = :system{number}))"
+                )
+                values |= {f"after{number}_at": memory.after, f"system{number}": memory.system}
         if self.keyed is not None:
             which += f" and messages.message_key is {'not null' if self.keyed else 'null'}"
         return (
