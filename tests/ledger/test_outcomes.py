@@ -28,12 +28,12 @@ def see_destination(plant: Plant, at: datetime, depth: int = 0, *, exact: bool =
 
 def drain(plant: Plant, since: datetime, sources: list[str] = SOURCES) -> None:
     horizon.sources_drained(plant.ledger, plant.lease, sources, since, plant.now)
-    horizon.sources_loaded(plant.ledger, plant.lease, plant.now)
+    horizon.sources_loaded(plant.ledger, plant.lease, max(plant.now, since))
 
 
-def presume(plant: Plant, in_order: Collection[str] = ()) -> int:
+def presume(plant: Plant, in_order: Collection[str] = (), after: timedelta = timedelta(days=1)) -> int:
     how = {queue: Consumption(in_order=True) for queue in in_order}
-    return presuming.presume(plant.ledger, plant.lease, how, window=WINDOW, sources=SOURCES, now=plant.now)
+    return presuming.presume(plant.ledger, plant.lease, how, window=WINDOW, sources=SOURCES, now=plant.now + after)
 
 
 @pytest.fixture
@@ -118,6 +118,17 @@ def test_what_was_drained_counts_only_when_it_is_loaded(sent: Plant) -> None:
     sent.batch(1)  # recorded, not loaded: a return may be in it
     drain(sent, sent.now + timedelta(days=1))
     assert presume(sent) == 0
+
+
+def test_a_moment_that_is_yet_to_come_is_no_horizon(sent: Plant) -> None:
+    """The host on which all of an earlier run was done did not know the time."""
+    see_destination(sent, sent.now + MINUTE)
+    drain(sent, sent.now + timedelta(hours=1))
+    horizon.sources_loaded(sent.ledger, sent.lease, sent.now + timedelta(minutes=59))
+    assert sent.rows("select count(*) from source_state where drained_to is null") == [(0,)], "clocks differ so much"
+    assert presume(sent, after=timedelta(minutes=57)) == 0
+    horizon.sources_loaded(sent.ledger, sent.lease, sent.now)
+    assert presume(sent) == 0, "it is not known, also when that moment has come"
 
 
 def test_what_a_dead_run_drained_does_not_count(sent: Plant) -> None:

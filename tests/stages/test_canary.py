@@ -12,7 +12,7 @@ import pytest
 from redrive.brokers.memory import MemoryBroker
 from redrive.ledger.account import inspecting
 from redrive.ledger.delivery import breakers, outcomes
-from redrive.ledger.engine import Ledger
+from redrive.ledger.engine import Ledger, parse_instant
 from redrive.ledger.review import applying
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
@@ -156,6 +156,50 @@ def test_one_run_under_a_clock_that_was_a_month_ahead_stops_no_gate(shop: Callab
     for _ in range(3):
         ten_minutes(one, work=1000)
     assert one.gate() == ("ramp", 24)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "minutes"), [("begin", 0), ("begin load", 0), ("begin drain", 1), ("begin drain load", 60)]
+)
+def test_a_host_whose_clock_is_ahead_ends_no_window(
+    tmp_path: Path, ahead: str, minutes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Begin, drain and load of a run may be done by three. Consumers have had the canary for two minutes, and fail."""
+    one = Workshop(tmp_path, canary={"first": 2, "grow": 10, "pass": 0.95, "observe": "10m"})
+    one.die(*(f"{n}" for n in range(20)), error=STRANGE)
+    one.cycle()
+    one.advance(minutes=1)
+    taken = one.broker.receive("orders", limit=10, wait=timedelta(0), lease=timedelta(minutes=30))
+    one.broker.settle("orders", [receipt for _, receipt in taken])
+    one.advance(minutes=1)
+
+    def options(stage: str) -> dict[str, Any]:
+        wrong = timedelta(hours=1) if stage in ahead.split() else timedelta(0)
+        return one.options() | {"clock": lambda: one.now() + wrong}
+
+    for _ in range(2):
+        run = pipeline.begin(one.settings, "orders", trigger="test", holder="test", clock=options("begin")["clock"])
+        pipeline.observe(one.settings, run, **one.options())
+        drained = one.now()
+        pipeline.drain(one.settings, run, **options("drain"))
+        one.advance(minutes=1)
+        pipeline.load(one.settings, run, **options("load"))
+        pipeline.resolve(one.settings, run, **one.options())
+        pipeline.plan(one.settings, run, **one.options())
+        pipeline.deliver(one.settings, run, **one.options())
+        pipeline.finish(one.settings, run, "succeeded", one.now)
+        assert one.states() == {"sent": 2, "held": 18}
+        [to] = {parse_instant(to) for (to,) in one.query("select drained_to from source_state")}
+        assert to == drained + timedelta(minutes=minutes)
+        one.advance(minutes=1)
+    for letter, _ in taken:
+        kept = tuple(h for h in letter.headers if h.name != "error")
+        again = DeadLetter("", letter.body, (*kept, Header("error", "String", STRANGE)), origin="orders")
+        one.world.put("orders-dlq", again)
+    one.cycle()
+    assert one.states() == {"escalated": 20}
+    assert ("clocks of this run's hosts differ" in caplog.text) == (minutes < 60)
+    one.ledger.close()
 
 
 class Behind(Shop):

@@ -21,10 +21,13 @@ never complete, unless the route drains that queue too.
 
 Which shards there are is told by their beginnings: Airflow may have made tasks for another number of them than the
 configuration says, and people may mark one done that failed or never ran.
+
+"From before the run" is by the clock that says the earliest moment: begin, drain and load may run on hosts whose clocks
+differ, and of what came in since the drain nothing is proved, whatever the one that is ahead calls it.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 
@@ -34,9 +37,10 @@ from redrive.brokers.base import Broker
 from redrive.ledger import leases
 from redrive.ledger.drain import batches, first_looks
 from redrive.ledger.drain.first_looks import FirstLook
+from redrive.policy.worked_past import CLOCKS
 from redrive.settings import Source
 from redrive.stages.context import Context
-from redrive.stages.source_end import COMPLETE, ENDED, NOTHING_MORE, PROVED, counts_out
+from redrive.stages.source_end import BEGAN, COMPLETE, ENDED, NOTHING_MORE, PROVED, counts_out
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +48,7 @@ log = logging.getLogger(__name__)
 def drained_to(context: Context) -> dict[str, datetime]:
     """The moment up to which nothing lies in a source any more, for those that this run drained to their end."""
     counts = leases.counts_of(context.ledger, context.run.run_id).get("drain", {})
+    began = _began(context, counts)
     found = {}
     with context.ledger.read() as connection:
         looks = first_looks.first(connection, context.lease)
@@ -73,9 +78,26 @@ def drained_to(context: Context) -> dict[str, datetime]:
                 if complete and lag:
                     complete = _looks_agree(context, queue, look) and _nobody_may_hold(context, connection, queue, look)
             if complete or counts.get(PROVED + queue, 0) > 0:
-                before = context.run.started_at - lag
+                before = began - lag
                 found[queue] = min(before, look.as_of) if look is not None and look.as_of is not None else before
     return found
+
+
+def _began(context: Context, counts: Iterable[str]) -> datetime:
+    """When the run had begun by each clock that took part: that of begin, of the drains that ``counts`` tell of, and of
+    this process."""
+    run, now = context.run.started_at, context.now()
+    drains = (datetime.fromisoformat(name.removeprefix(BEGAN)) for name in counts if name.startswith(BEGAN))
+    began = min(run, now, *drains)
+    if run - began > CLOCKS:
+        log.warning(
+            "the clocks of this run's hosts differ by %d s or more: it began at %s UTC by one, and something of it was"
+            " done at %s UTC by another. What it proves holds up to the latter",
+            (run - began).total_seconds(),
+            f"{run:%Y-%m-%d %H:%M:%S}",
+            f"{began:%Y-%m-%d %H:%M:%S}",
+        )
+    return began
 
 
 def letters_go_to(broker: Broker, queue: str, sources: Sequence[Source]) -> str | None:

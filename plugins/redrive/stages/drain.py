@@ -25,7 +25,7 @@ from redrive.settings import Source
 from redrive.stages.context import Context
 from redrive.stages.failed_queues import Failures
 from redrive.stages.source_drain import RESCUE_AT_ONCE, SourceDrain
-from redrive.stages.source_end import COMPLETE, ENDED, NOTHING_MORE, PROVED
+from redrive.stages.source_end import BEGAN, COMPLETE, ENDED, NOTHING_MORE, PROVED
 
 #: Messages asked for at a first look at a source of which nothing is known.
 LOOK_AT = 10
@@ -43,6 +43,7 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1, tries_left: bool
 
     With ``tries_left`` a failure that may pass is raised when all sources had their turn, and nothing is noted.
     """
+    began = context.now()
     limit = context.route.drain.limit
     if context.selection.limit is not None:
         limit = min(limit, context.selection.limit)
@@ -50,6 +51,8 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1, tries_left: bool
         context.progress("beyond the limit: a gate waits for what may have come back", 0, None)
         limit *= READ_ON
     totals: dict[str, Any] = {"drained": 0, "settled": 0, "batches": 0, "not_settled": 0, "rescued": 0}
+    if began < context.run.started_at:
+        totals[f"{BEGAN}{began.isoformat()}"] = 1
     mine, sharing = _mine(context.route.sources, shard, shards, in_order=context.route.order_by is not None)
     remaining = math.ceil(limit / sharing)
     if context.selection.limit is not None:  # people's limit is of a run, however often its tasks are cleared
@@ -99,7 +102,7 @@ def reads_on(context: Context) -> bool:
     For all shards of a run the answer is the same.
     """
     lag = max(context.broker.capabilities_for(source.queue).depth_lag for source in context.route.sources)
-    began = context.run.started_at
+    began = min(context.run.started_at, context.now())
     with context.ledger.read() as connection:
         if gate_waits.for_what_came_back(connection, context.name, drained_from=began - lag):
             return True

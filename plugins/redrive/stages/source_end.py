@@ -29,6 +29,8 @@ LAST_LOOK = timedelta(seconds=1)
 #: is, whatever other shards say; at a moment nothing was there to be received; where it looked first, that it holds
 #: nothing any more.
 COMPLETE, PROVED, NOTHING_MORE, ENDED = "complete:", "proved:", "nothing_more:", "ended:"
+#: Before the moment at which it began by its own clock, where the run began later by that of another host.
+BEGAN = "began:"
 
 
 def counts_out(context: Context, queue: str) -> bool:

@@ -18,7 +18,7 @@ from redrive.ledger.moves import move
 from redrive.ledger.predicates import HERE, WATCHED
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import State
-from redrive.policy.worked_past import Consumption, Look, Sends, worked_past
+from redrive.policy.worked_past import CLOCKS, Consumption, Look, Sends, worked_past
 
 _UNKNOWN = Consumption()
 
@@ -86,7 +86,7 @@ def presume(
                     values={"queue": queue, "gone_at": now - how.keeps},
                 )
         horizon = drained_to(tx.connection, lease.route, sources)
-        if horizon is None:
+        if horizon is None or horizon > now + CLOCKS:  # not yet: a clock was wrong
             return 0
         values = {"horizon_at": horizon}
         tx.execute(sql(_PRESUME), values)

@@ -16,6 +16,7 @@ from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
 from redrive.ledger.predicates import HERE
 from redrive.ledger.transactions import RouteLease, RunTransaction
+from redrive.policy.worked_past import CLOCKS
 
 #: A source was empty of what had died before a moment; what was staged of it may not be loaded yet.
 _DRAINED = """
@@ -49,8 +50,15 @@ def forget_pending(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
 
 
 def sources_loaded(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
-    """All recorded batches of the route are loaded: what was drained is now also known."""
+    """All recorded batches of the route are loaded: what was drained is now also known.
+
+    A moment that is yet to come was told by a clock that was wrong: up to when that source was drained is not known.
+    """
     with ledger.under(lease, now) as tx:
+        tx.execute(
+            sql("update source_state set drained_to = null where route = :route and drained_to > :latest_at"),
+            {"latest_at": now + CLOCKS},
+        )
         tx.execute(sql(_LOADED.format(state=tx.dialect.off_index("state"))))  # else it reads all that were settled
 
 
