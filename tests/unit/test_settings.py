@@ -498,6 +498,76 @@ def test_two_routes_never_drain_one_queue(one: str, other: str, same: bool) -> N
     assert len(read(text.replace("connection: c", "connection: d", 1)).routes) == 2  # on another broker
 
 
+SQS = ("amazon_sqs", "orders-dlq", "arn:aws:sqs:eu-west-1:123456789012:orders-dlq")
+SQS_URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders-dlq"
+PUBSUB = ("google_pubsub", "orders-dead", "projects/p/subscriptions/orders-dead")
+PULSAR = ("apache_pulsar", "orders-DLQ", "persistent://public/default/orders-DLQ")
+ONE_QUEUE = [
+    SQS,
+    ("amazon_sqs", "orders-dlq", SQS_URL),
+    ("amazon_sqs", SQS[2], SQS_URL),
+    ("amazon_sqs", "orders-dlq", "http://localhost:9324/000000000000/orders-dlq/"),
+    PUBSUB,
+    PULSAR,
+    ("apache_pulsar", "orders-DLQ", "orders-DLQ-partition-0"),
+    ("apache_pulsar", f"{PULSAR[2]}-partition-1", "orders-DLQ"),
+]
+TWO_QUEUES = [
+    ("amazon_sqs", SQS[2], SQS_URL.replace("eu-west-1", "us-east-1")),
+    ("amazon_sqs", SQS[2], SQS_URL.replace("123456789012", "210987654321")),
+    ("amazon_sqs", "orders-dlq", "Orders-dlq"),
+    ("google_pubsub", PUBSUB[2], PUBSUB[2].replace("/p/", "/q/")),
+    ("google_pubsub", "orders-dead", "projects/p/topics/orders-dead"),
+    ("apache_pulsar", PULSAR[2], PULSAR[2].replace("public", "private")),
+    ("apache_pulsar", "orders-DLQ-partition-0", "orders-DLQ-partition-1"),
+    ("rabbitmq", "orders", "Orders"),
+]
+
+
+def two_routes(broker: str, one: str, other: str) -> str:
+    way = f"broker: {broker}, connection: c, destination: {{queue: elsewhere}}"
+    return "routes:\n" + "".join(
+        f"  {name}: {{{way}, sources: [{{queue: '{queue}'}}]}}\n" for name, queue in (("x", one), ("y", other))
+    )
+
+
+@pytest.mark.parametrize(
+    ("broker", "one", "other"),
+    [
+        *ONE_QUEUE,
+        ("azure_service_bus", "orders", "Orders"),
+        ("azure_service_bus", "orders/$deadletterqueue", "orders/$DeadLetterQueue"),
+        ("azure_service_bus", "news/*", "News/Subscriptions/*"),
+    ],
+)
+def test_one_queue_under_two_names_is_no_source_of_two_routes(broker: str, one: str, other: str) -> None:
+    for first, second in ((one, other), (other, one)):
+        (line,) = refusal(two_routes(broker, first, second))
+        kind = registry.kind(broker)
+        names = [kind.source_name(name, "dead_letter") for name in (first, second)]
+        assert line.startswith(f"routes.y.sources.0.queue: {names[1]!r} is a source of route x too, as {names[0]!r}")
+
+
+@pytest.mark.parametrize(("broker", "one", "other"), TWO_QUEUES)
+def test_names_that_tell_of_different_places_are_two_queues(broker: str, one: str, other: str) -> None:
+    assert len(read(two_routes(broker, one, other)).routes) == 2
+    way = f"broker: {broker}, connection: c, destination: {{queue: '{other}'}}"
+    assert read(f"routes: {{x: {{{way}, sources: [{{queue: '{one}'}}]}}}}").routes
+
+
+@pytest.mark.parametrize(("broker", "one", "other"), [*ONE_QUEUE, ("azure_service_bus", "a/$Active", "A/$active")])
+def test_a_loop_is_refused_under_another_name_too(broker: str, one: str, other: str) -> None:
+    way = f"broker: {broker}, connection: c"
+    source = f"queue: '{one}'"
+    (line,) = refusal(f"routes: {{x: {{{way}, destination: {{queue: '{other}'}}, sources: [{{{source}}}]}}}}")
+    assert f"{one!r} is also its destination, as {other!r}" in line
+    twice = f"{{{source}}}, {{queue: '{other}'}}"
+    (line,) = refusal(f"routes: {{x: {{{way}, destination: {{queue: elsewhere}}, sources: [{twice}]}}}}")
+    assert f"{other!r} is listed twice, as {one!r}" in line
+    (line,) = refusal(f"routes: {{x: {{{way}, sources: [{{{source}, origins: ['{other}']}}]}}}}")
+    assert f"{other!r} is a source of this route too, as {one!r}" in line
+
+
 def test_many_routes_over_one_connection_are_not_each_held_beside_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     plain = registry.kind

@@ -173,6 +173,10 @@ def _as_written(queue: str, kind: str) -> str:  # noqa: ARG001 - see BrokerKind.
     return queue
 
 
+def _whole(queue: str) -> tuple[str | None, ...]:
+    return (queue,)
+
+
 def _carries_all(headers: Sequence[Header]) -> str | None:  # noqa: ARG001 - see BrokerKind.refuses_headers
     return None
 
@@ -202,6 +206,9 @@ class BrokerKind:
     many: Callable[[str], bool] = _never
     #: Whether the source ``queue`` is, or stands for, ``one``.
     covers: Callable[[str, str], bool] = _for_itself
+    #: What a queue's name tells, so that one queue is known by each of its names: the name itself comes last, before it
+    #: what a longer one tells of where that is (a region, an account, a project), None where the connection says it.
+    name_tells: Callable[[str], tuple[str | None, ...]] = _whole
     #: Why headers, all that a message has, can't go out as a person wrote them: a sentence that names the first that is
     #: to blame. None: they can. Their number and the size of the message are in the capabilities.
     refuses_headers: Callable[[Sequence[Header]], str | None] = _carries_all
@@ -211,6 +218,11 @@ class BrokerKind:
     extra: str = ""
     #: Where none of Airflow's providers has a form for this broker; its *Test* opens the adapter.
     form: ConnectionForm | None = None
+
+    def may_be_one(self, queue: str, other: str) -> bool:
+        """Whether two names mean one queue over one connection, as far as they tell."""
+        pairs = zip(self.name_tells(queue), self.name_tells(other), strict=True)
+        return all(one is None or another is None or one == another for one, another in pairs)
 
 
 class Depth(NamedTuple):

@@ -15,7 +15,7 @@ from redrive.errors import SettingsError
 from redrive.settings.models import Broken, Settings
 from redrive.settings.places import PLACES, config_path, home, path_under, sqlite_under
 from redrive.settings.problems import Problem, dotted, first_causes, found_at, line_of, lines
-from redrive.settings.route import Route
+from redrive.settings.route import Queues, Route
 from redrive.settings.values import ANY_BROKER
 from redrive.settings.words import nearest
 from redrive.settings.yaml_text import dump, keys_and_values, read
@@ -160,27 +160,38 @@ def _drained_twice(settings: Settings) -> Iterator[Problem]:
     """Sources that a route above in the file drains too. What comes back of one route's sends would be the other's, and
     never count as a return: it would be presumed that they all stayed away."""
     # By system: which route a queue belongs to, and apart from these those that stand for several.
-    drained, of_many = defaultdict[str, dict[str, str]](dict), defaultdict[str, dict[str, str]](dict)
+    drained, of_many = dict[str, Queues](), defaultdict[str, dict[str, str]](dict)
+    written = defaultdict[str, dict[str, str]](dict)
     for name, route in settings.routes.items():
-        kind, known, several = registry.kind(route.broker), drained[route.system], of_many[route.system]
+        kind = registry.kind(route.broker)
+        known = drained.setdefault(route.system, Queues(kind))
+        every, several = written[route.system], of_many[route.system]
         found = []
         for position, source in enumerate(route.sources):
-            among = known if kind.many(source.queue) else several
+            among = every if kind.many(source.queue) else several
             own = source.queue
-            other = known.get(own) or next(
-                (of for queue, of in among.items() if kind.covers(queue, own) or kind.covers(own, queue)), None
+            one = known.find(own)
+            other = (
+                one.of
+                if one
+                else next(
+                    (of for queue, of in among.items() if kind.covers(queue, own) or kind.covers(own, queue)), None
+                )
             )
             if other is not None:
+                also = known.as_written(own, one.name) if one else ""
                 key = ("routes", name, "sources", position, "queue")
                 said = (
-                    f"{own!r} is a source of route {other} too: each would take what comes back to the other,"
+                    f"{own!r} is a source of route {other} too{also}: each would take what comes back to the other,"
                     " and messages that fail again would count as having stayed away. One route drains it; its runs may"
                     " be of a part"
                 )
                 found.append(Problem(key, f"{dotted(key)}: {said}"))
         if not found:
             own_ones = {source.queue: name for source in route.sources}
-            known.update(own_ones)
+            for queue in own_ones:
+                known.add(queue, name)
+            every.update(own_ones)
             several.update({queue: name for queue in own_ones if kind.many(queue)})
         yield from found
 

@@ -1,7 +1,8 @@
 """A route: from where dead messages come, and how they go back."""
 
+from collections import defaultdict
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -56,6 +57,44 @@ def _canary(value: object) -> object:
     if value is None:
         raise ValueError("write off, or leave the key out for the default")
     return {} if value is True or value == "on" else value
+
+
+class Known(NamedTuple):
+    """A queue as it is written, and what it is of."""
+
+    name: str
+    of: str
+
+
+class Queues:
+    """Queues over one connection, each known by whatever name means it; by the written one where the ``kind`` of broker
+    is not known."""
+
+    def __init__(self, kind: BrokerKind | None) -> None:
+        self._kind = kind
+        self._known = defaultdict[str | None, list[Known]](list)
+
+    def add(self, name: str, of: str) -> None:
+        self._known[self._last(name)].append(Known(name, of))
+
+    def find(self, name: str) -> Known | None:
+        """The queue that ``name`` means, as far as that can be told."""
+        found = [one for one in self._known.get(self._last(name), ()) if self.are_one(one.name, name)]
+        return min(found, key=lambda one: one.name != name, default=None)
+
+    def are_one(self, name: str, other: str) -> bool:
+        return name == other if self._kind is None else self._kind.may_be_one(name, other)
+
+    def as_written(self, name: str, other: str) -> str:
+        """The rest of a sentence about ``name`` where the queue is called otherwise elsewhere."""
+        if name == other or self._kind is None:
+            return ""
+        tells = self._kind.name_tells
+        apart = " (if these are two, write both in full)" if tells(name) != tells(other) else ""
+        return f", as {other!r}{apart}"
+
+    def _last(self, name: str) -> str | None:
+        return name if self._kind is None else self._kind.name_tells(name)[-1]
 
 
 class Route(Part):
@@ -193,11 +232,13 @@ class Route(Part):
         kind = None if self.broker == ANY_BROKER else registry.kind(self.broker)
         if self.connection is None and kind is not None and kind.needs_connection:
             raise problem("connection", f"is required with broker {self.broker}")
-        seen: set[str] = set()
+        seen = Queues(kind)
         for position, source in enumerate(self.sources):
-            if source.queue in seen:
-                raise problem(f"sources.{position}.queue", f"{source.queue!r} is listed twice")
-            seen.add(source.queue)
+            before = seen.find(source.queue)
+            if before is not None:
+                said = f"{source.queue!r} is listed twice{seen.as_written(source.queue, before.name)}"
+                raise problem(f"sources.{position}.queue", said)
+            seen.add(source.queue, source.queue)
             if kind is not None and kind.many(source.queue) and source.kind != "dead_letter":
                 raise problem(f"sources.{position}.queue", f"{source.queue!r}: only dead letters of several at once")
             target = source.destination or (self.destination.queue if self.destination else None)
@@ -206,14 +247,17 @@ class Route(Part):
                     f"sources.{position}.destination",
                     "is required for a delay source, because its messages do not say where they go next",
                 )
-            if target == source.queue:
-                raise problem(f"sources.{position}.queue", f"{target!r} is also its destination: a loop")
+            if target is not None and seen.are_one(target, source.queue):
+                said = f"{source.queue!r} is also its destination{seen.as_written(source.queue, target)}: a loop"
+                raise problem(f"sources.{position}.queue", said)
         for position, source in enumerate(self.sources):
             for place, origin in enumerate(source.origins):
-                if origin in seen:
+                drained = seen.find(origin)
+                if drained is not None:
+                    also = seen.as_written(origin, drained.name)
                     raise problem(
                         f"sources.{position}.origins.{place}",
-                        f"{origin!r} is a source of this route too: what goes back there from {source.queue!r} is"
+                        f"{origin!r} is a source of this route too{also}: what goes back there from {source.queue!r} is"
                         " drained again, a loop",
                     )
         for position, rule in enumerate(self.redact):

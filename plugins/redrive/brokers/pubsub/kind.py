@@ -79,11 +79,26 @@ def refuses_headers(headers: Sequence[Header]) -> str | None:
     return next(objections_to_headers(headers), None)
 
 
+def is_full(name: str, kind: str) -> bool:
+    """``name`` is a full name of this kind."""
+    parts = name.split("/")
+    return len(parts) == 4 and parts[0] == "projects" and parts[2] == kind
+
+
+def name_tells(queue: str) -> tuple[str | None, ...]:
+    """The project and the name; a topic's full name is none of a subscription, which a source is."""
+    if not is_full(queue, "subscriptions"):
+        return None, queue
+    _, project, _, name = queue.split("/")
+    return project, name
+
+
 KIND = BrokerKind(
     title="Pub/Sub",
     adapter="redrive.brokers.pubsub.adapter:GooglePubSub",
     extra="pubsub",
     capabilities=CAPABILITIES,
+    name_tells=name_tells,
     refuses_headers=refuses_headers,
     advice={
         Cause.LEASE_EXPIRED: (

@@ -8,8 +8,8 @@ from google.pubsub_v1 import types
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Depth, Origin, QueueInfo
 from redrive.brokers.pubsub.calls import Calls
-from redrive.brokers.pubsub.kind import BATCH, MAX_BYTES
-from redrive.brokers.pubsub.message import is_full, short_name
+from redrive.brokers.pubsub.kind import BATCH, MAX_BYTES, is_full
+from redrive.brokers.pubsub.message import short_name
 from redrive.brokers.pubsub.monitoring import Monitoring
 from redrive.brokers.pubsub.names import Names
 from redrive.errors import BrokerError, PermissionRefused, QueueMissing

@@ -17,6 +17,7 @@ from redrive.brokers.pubsub.kind import (
     PROJECT,
     PUBLISHED,
     SUBSCRIPTION,
+    is_full,
     objections_to_headers,
 )
 from redrive.message import DeadLetter, Header, Micros, Outgoing, Received, count, instant
@@ -55,12 +56,6 @@ def short_name(name: str, project: str) -> str:
     """The name as a configuration has it: without its path where that is the connection's own project."""
     parts = name.split("/")
     return parts[-1] if parts[:2] == ["projects", project] else name
-
-
-def is_full(name: str, kind: str) -> bool:
-    """``name`` is a full name of this kind."""
-    parts = name.split("/")
-    return len(parts) == 4 and parts[0] == "projects" and parts[2] == kind
 
 
 def may_exist(name: str, kind: str) -> bool:

@@ -5,7 +5,8 @@ from typing import Any
 from google.pubsub_v1 import types
 
 from redrive.brokers.pubsub.calls import Calls
-from redrive.brokers.pubsub.message import full_name, is_full
+from redrive.brokers.pubsub.kind import is_full
+from redrive.brokers.pubsub.message import full_name
 from redrive.errors import BrokerError, QueueMissing
 
 

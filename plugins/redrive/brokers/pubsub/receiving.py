@@ -18,8 +18,8 @@ from redrive.brokers.base import RECEIVE_BYTES, Settled
 from redrive.brokers.names_of_messages import NamesOfMessages
 from redrive.brokers.pubsub.calls import Calls
 from redrive.brokers.pubsub.errors import PartlyRefused, certainly_not_taken, known_error, may_pass
-from redrive.brokers.pubsub.kind import BATCH, MAX_LEASE
-from redrive.brokers.pubsub.message import LEAST_LEASE, full_name, is_full, may_exist, received, short_name
+from redrive.brokers.pubsub.kind import BATCH, MAX_LEASE, is_full
+from redrive.brokers.pubsub.message import LEAST_LEASE, full_name, may_exist, received, short_name
 from redrive.brokers.pubsub.names import Names
 from redrive.brokers.retries import of_all, until
 from redrive.errors import BrokerError, BrokerUnavailable

@@ -1,17 +1,15 @@
 """Pulsar's admin API: whether a topic is there, how full it is, who reads it. Only an unload changes anything."""
 
-import re
 import ssl
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
+from redrive.brokers.pulsar.kind import FULL_NAME
 from redrive.brokers.rest import Rest
 from redrive.brokers.retries import RetryPolicy
 from redrive.errors import QueueMissing
 
-#: persistent://tenant/namespace/topic
-_FULL = re.compile(r"persistent://([^/]+)/([^/]+)/(.+)\Z", re.DOTALL)
 #: A broker that just started loads its topics first.
 _WHILE_LOADING = RetryPolicy(6, 0.5, 4)
 
@@ -90,7 +88,7 @@ class Admin:
 
 
 def _path(topic: str) -> str:
-    found = _FULL.match(topic)
+    found = FULL_NAME.fullmatch(topic)
     if found is None:
         raise QueueMissing(f"{topic} does not name a persistent topic (persistent://tenant/namespace/topic)")
     return "persistent/" + "/".join(quote(part, safe="") for part in found.groups())

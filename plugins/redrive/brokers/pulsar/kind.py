@@ -1,9 +1,10 @@
 """What Apache Pulsar is, before there is a connection."""
 
+import re
 from datetime import timedelta
 
 from redrive.brokers.base import CUSTOM_FAILURE_HEADERS, BrokerKind, Capabilities, ConnectionForm
-from redrive.brokers.pulsar.message import BATCH, MAX_BYTES, REAL_TOPIC, RECONSUMES, refuses_headers
+from redrive.brokers.pulsar.message import BATCH, MAX_BYTES, REAL_TOPIC, RECONSUMES, base_topic, refuses_headers
 from redrive.classification.causes import Cause
 
 #: Written by client libraries that dead-letter or retry, and by consumers that dead-letter by themselves.
@@ -30,6 +31,18 @@ CAPABILITIES = Capabilities(
     ids_of_sends=True,
 )
 
+#: persistent://tenant/namespace/topic
+FULL_NAME = re.compile(r"persistent://([^/]+)/([^/]+)/(.+)", re.DOTALL)
+
+
+def name_tells(queue: str) -> tuple[str | None, ...]:
+    """The tenant, namespace and partition, and the topic that all its partitions are."""
+    found = FULL_NAME.fullmatch(queue)
+    tenant, namespace, topic = found.groups() if found else (None, None, queue)
+    base = base_topic(topic)
+    return tenant, namespace, topic[len(base) :] or None, base
+
+
 KIND = BrokerKind(
     title="Pulsar",
     adapter="redrive.brokers.pulsar.adapter:ApachePulsar",
@@ -44,6 +57,7 @@ KIND = BrokerKind(
         },
     ),
     capabilities=CAPABILITIES,
+    name_tells=name_tells,
     refuses_headers=refuses_headers,
     advice={
         Cause.LEASE_EXPIRED: (

@@ -71,6 +71,12 @@ def covers(queue: str, one: str) -> bool:
     return re.fullmatch(_DEAD_LETTERS_OF.replace("$", r"\$").format(re.escape(topic), "[^/]+"), one, re.I) is not None
 
 
+def name_tells(queue: str) -> tuple[str | None, ...]:
+    """Letter case tells nothing, nor that a queue itself is meant."""
+    topic = topic_of_many(queue)
+    return ((f"{topic}/*" if topic else queue.strip("/")).lower().removesuffix("/$active"),)
+
+
 KIND = BrokerKind(
     title="Service Bus",
     adapter="redrive.brokers.service_bus.adapter:AzureServiceBus",
@@ -97,4 +103,5 @@ KIND = BrokerKind(
     source_name=source_name,
     many=lambda queue: topic_of_many(queue) is not None,
     covers=covers,
+    name_tells=name_tells,
 )

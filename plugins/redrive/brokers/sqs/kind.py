@@ -12,6 +12,7 @@ from redrive.brokers.sqs.message import (
     MAX_DELAY,
     refuses_headers,
 )
+from redrive.brokers.sqs.regions import name_tells
 from redrive.classification.causes import Cause
 
 #: Attributes that say why a message died, removed before it is sent again: what AWS services write, and what consumers
@@ -59,6 +60,7 @@ KIND = BrokerKind(
     adapter="redrive.brokers.sqs.adapter:AmazonSqs",
     extra="sqs",
     capabilities=STANDARD,
+    name_tells=name_tells,
     refuses_headers=refuses_headers,
     advice={
         Cause.LEASE_EXPIRED: (

@@ -6,6 +6,7 @@ be taken for the one that is named: drained, or sent to.
 
 import re
 
+from redrive.brokers.sqs.message import account_of, queue_of_arn
 from redrive.errors import PermissionRefused, QueueMissing
 
 _SUFFIXES = (
@@ -33,13 +34,24 @@ def of_arn(queue: str, *, region: str, partition: str) -> tuple[str, str]:
     return parts[4], parts[5]
 
 
+def name_tells(queue: str) -> tuple[str | None, ...]:
+    """The region, account and name that an ARN or a URL tells; of a name only that."""
+    if queue.startswith("arn:"):
+        return queue.split(":")[3] if queue.count(":") == 5 else None, account_of(queue), queue_of_arn(queue)
+    if "://" in queue:
+        return _of_host(queue), account_of(queue), queue.rstrip("/").rpartition("/")[2]
+    return None, None, queue
+
+
+def _of_host(queue: str) -> str | None:
+    found = _HOST.match(queue)
+    return (found["region"] or found["legacy"] or _OLDEST).lower() if found else None
+
+
 def refuse_host_elsewhere(queue: str, region: str) -> None:
     """Raises :class:`PermissionRefused` for the URL of a queue whose host is AWS's in another region."""
-    found = _HOST.match(queue)
-    if found is None:
-        return
-    named = (found["region"] or found["legacy"] or _OLDEST).lower()
-    if named != region:
+    named = _of_host(queue)
+    if named is not None and named != region:
         raise _elsewhere(queue, named, region)
 
 
