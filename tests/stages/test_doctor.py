@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import typer
 import yaml
@@ -19,6 +20,7 @@ from redrive.cli.inspection import doctor as look_at_everything
 from redrive.errors import KeysRefused, SettingsError
 from redrive.spark import session_conf, submit
 from redrive.stages import doctor
+from redrive.stages.context import utc_now
 from redrive.stages.doctor import Finding
 from tests.workshop import REFUSED, ROUTE, Workshop
 
@@ -381,3 +383,53 @@ def test_a_check_whose_keys_are_numbers_is_asked_about_one(
     workshop = Workshop(tmp_path, processed_check=check)
     [found] = [one for one in examine(workshop, monkeypatch) if one.subject == "orders: processed_check"]
     assert found.level == level
+
+
+def test_a_ledger_that_may_lose_commits_is_warned_of(
+    postgres_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it forgot is sent again. The tests' own server waits for no disk."""
+    workshop = Workshop(tmp_path, postgres_database)
+    workshop.ledger.close()
+
+    def told() -> list[tuple[str, str]]:
+        found = [one for one in examine(workshop, monkeypatch) if one.subject == "ledger: commits"]
+        return [(one.level, one.text.partition(":")[0]) for one in found]
+
+    def server(**parameters: str) -> None:
+        for name, value in parameters.items():
+            with psycopg.connect(address, autocommit=True) as connection:
+                connection.execute(f"alter database {postgres_database.rpartition('/')[2]} set {name} = {value}")
+
+    address = postgres_database.replace("+psycopg", "")
+    assert told() == [("warning", "synchronous_commit is off")]
+    server(synchronous_commit="local")
+    assert told() == [("warning", "synchronous_commit is local")]
+    server(synchronous_commit="on")
+    assert told() == []
+    standby = psycopg.connect(f"{address}?replication=true", autocommit=True)  # it is one to the server
+    try:
+        [(level, text)] = told()
+        assert (level, text[:16]) == ("warning", "it has standbys,")
+    finally:
+        standby.close()
+
+
+def test_a_clock_that_differs_from_the_ledger_s_is_warned_of(
+    postgres_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = Workshop(tmp_path, postgres_database)
+
+    def told() -> list[str]:
+        return [one.text for one in examine(workshop, monkeypatch) if one.subject == "ledger: clock"]
+
+    assert told() == []
+    monkeypatch.setattr(doctor, "utc_now", lambda: utc_now() + timedelta(hours=1))
+    [text] = told()
+    assert re.search(r"differ by (3600|3599) s: Redrive reckons with 120 s", text)
+    workshop.ledger.close()
+
+
+def test_a_ledger_in_a_file_loses_nothing_and_has_no_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = examine(Workshop(tmp_path), monkeypatch)
+    assert [one.subject for one in found if one.subject.startswith("ledger")] == ["ledger"]

@@ -33,9 +33,11 @@ from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger
 from redrive.ledger.review import escalations
 from redrive.notify import channels
+from redrive.policy.worked_past import CLOCKS
 from redrive.settings import Notify, Route, Settings, Source, SparkSettings
 from redrive.spark import session_conf, submit
 from redrive.stages import aiming, checking, completeness, resolve, source_expansion
+from redrive.stages.context import utc_now
 
 _CONNECT_PORT = 15_002  # Spark Connect's own default
 _REACH_SECONDS = 3.0
@@ -61,6 +63,7 @@ def examine(settings: Settings, routes: Sequence[str]) -> list[Finding]:
         _look("staging", lambda: _staging(settings)),
         _look("spark", lambda: _spark(settings.spark)),
     ]
+    found += _server(settings)
     if {*settings.routes, *settings.broken} <= set(routes):
         found += _not_configured(settings)
     for name in routes:
@@ -70,6 +73,33 @@ def examine(settings: Settings, routes: Sequence[str]) -> list[Finding]:
         except Exception as error:
             found.append(_unexpected(f"route {name}", error))
     return found
+
+
+def _server(settings: Settings) -> Iterator[Finding]:
+    """What of the ledger's server could make Redrive send again, or judge too soon."""
+    ledger = Ledger(settings.database)
+    try:
+        with ledger.read() as connection:
+            lossy, clock = ledger.dialect.may_lose(connection), ledger.dialect.clock(connection)
+            now = utc_now()
+    except RedriveError:
+        return  # told of the ledger already
+    finally:
+        ledger.close()
+    if lossy:
+        yield Finding(
+            "warning",
+            "ledger: commits",
+            f"{lossy}: after a crash or a failover the last of them may be gone, and what was sent then is sent again."
+            " Let each commit wait for a disk, and for one standby if there is a failover; else see docs/operations.md",
+        )
+    if clock is not None and abs(now - clock) > CLOCKS:
+        yield Finding(
+            "warning",
+            "ledger: clock",
+            f"this host's clock and that of its server differ by {abs(now - clock).total_seconds():.0f} s: Redrive"
+            f" reckons with {CLOCKS.total_seconds():.0f} s between its hosts. Let them all ask a time server",
+        )
 
 
 def _not_configured(settings: Settings) -> Iterator[Finding]:

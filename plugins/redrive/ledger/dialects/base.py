@@ -229,6 +229,15 @@ class Dialect(ABC):
         """Whether it has roles, and the one of reviewers is not among them."""
 
     @abstractmethod
+    def may_lose(self, connection: Connection) -> str | None:
+        """Why what was committed may be gone after a crash or a failover, as far as the server tells; None: it tells of
+        nothing."""
+
+    @abstractmethod
+    def clock(self, connection: Connection) -> datetime | None:
+        """What time it is on the server; None where there is none."""
+
+    @abstractmethod
     def replace_views(self, connection: Connection, statements: Sequence[str]) -> bool:
         """Run ``statements`` with each view replaced in place, so that what people built on it stays; False where that
         isn't possible, and nothing has changed."""

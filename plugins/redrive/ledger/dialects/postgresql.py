@@ -269,6 +269,22 @@ class Postgresql(Dialect):
     def lacks_reviewers(self, connection: Connection) -> bool:
         return connection.exec_driver_sql("select to_regrole('redrive_reviewer') is null").scalar_one() is True
 
+    def may_lose(self, connection: Connection) -> str | None:
+        # Most columns of pg_stat_replication are hidden from ordinary roles, but not its rows.
+        commit, standbys, watched = connection.exec_driver_sql(
+            "select current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),"
+            " exists (select 1 from pg_stat_replication where coalesce(state, '') <> 'backup')"
+        ).one()
+        if commit in ("off", "local"):
+            return f"synchronous_commit is {commit}"
+        if watched and not standbys:
+            return "it has standbys, and none of them is synchronous (synchronous_standby_names is empty)"
+        return None
+
+    def clock(self, connection: Connection) -> datetime | None:
+        now: datetime = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
+        return now
+
     def replace_views(self, connection: Connection, statements: Sequence[str]) -> bool:
         try:
             with connection.begin_nested():

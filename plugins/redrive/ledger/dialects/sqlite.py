@@ -183,6 +183,12 @@ class Sqlite(Dialect):
     def lacks_reviewers(self, connection: Connection) -> bool:  # noqa: ARG002
         return False
 
+    def may_lose(self, connection: Connection) -> str | None:  # noqa: ARG002
+        return None
+
+    def clock(self, connection: Connection) -> datetime | None:  # noqa: ARG002
+        return None
+
     def replace_views(self, connection: Connection, statements: Sequence[str]) -> bool:  # noqa: ARG002
         return False
 
