@@ -291,6 +291,20 @@ def test_the_doubt_about_a_batch_ends_with_a_drain_to_the_end_after_its_leases(p
         assert in_doubt(plant) == found
 
 
+def test_a_drain_of_another_broker_s_queue_of_the_same_name_ends_no_doubt(plant: Plant) -> None:
+    """What was not settled lies where the route was, and comes again once it is back there."""
+    plant.begin(system="rabbitmq:east")
+    one = unsettled(plant)
+    plant.begin(system="rabbitmq:west")
+    there = unsettled(plant)
+    drained(plant, plant.now + timedelta(hours=2))
+    leases.release(plant.ledger, plant.lease, status="succeeded", now=plant.now)
+    assert in_doubt(plant) == [one]
+    plant.begin(system="rabbitmq:east")
+    drained(plant, plant.now + timedelta(hours=2))
+    assert in_doubt(plant) == [one, there]
+
+
 def test_a_batch_of_a_source_that_was_never_drained_to_the_end_stays_in_doubt(plant: Plant) -> None:
     one = unsettled(plant)
     leases.release(plant.ledger, plant.lease, status="failed", now=plant.now)

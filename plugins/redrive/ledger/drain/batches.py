@@ -320,12 +320,15 @@ def may_come_again(ledger: Ledger, leased_for: timedelta, batch: str) -> str:
     """SQL: what was not settled of ``batch`` (an alias of ``staging_batches``) may still lie in its source.
 
     No longer once the source was drained to its end and loaded after all leases of that drain, which lasted
-    ``leased_for``, were over: what was still there would have come.
+    ``leased_for``, were over: what was still there would have come. Of what was drained before the route moved to
+    another broker, or back, no drain since says so.
     """
     taken = f"coalesce({batch}.settled_at, (select runs.finished_at from runs where runs.run_id = {batch}.run_id))"
+    over = ledger.dialect.later(taken, str(leased_for.total_seconds()))
+    moved = f"(select route_state.moved_fence from route_state where route_state.route = {batch}.route)"
     return (
-        f"coalesce({ledger.dialect.later(taken, str(leased_for.total_seconds()))} >= (select source_state.drained_to"
-        f" from source_state where source_state.route = {batch}.route and source_state.source = {batch}.source), true)"
+        f"(coalesce({batch}.fence < {moved}, false) or coalesce({over} >= (select source_state.drained_to"
+        f" from source_state where source_state.route = {batch}.route and source_state.source = {batch}.source), true))"
     )
 
 

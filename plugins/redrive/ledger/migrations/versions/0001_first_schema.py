@@ -566,6 +566,7 @@ def upgrade() -> None:
         sa.Column("paused_by", sa.Text(), nullable=True),
         sa.Column("pause_reason", sa.Text(), nullable=True),
         sa.Column("system", sa.Text(), server_default="", nullable=False),
+        sa.Column("moved_fence", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.PrimaryKeyConstraint("route", name=op.f("pk_route_state")),
     )
     op.create_table(
