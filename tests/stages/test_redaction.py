@@ -94,6 +94,19 @@ def test_the_command_line_masks_and_the_ledger_keeps_and_the_queue_gets_what_was
     assert workshop.bodies("orders") == [BODY.encode()]
 
 
+def test_a_payload_that_is_no_text_is_not_shown_where_the_route_redacts(workshop: Workshop) -> None:
+    body = 'Müller {"mail": "ana@example.org"}'.encode("utf-16")
+    workshop.die(body, error="KeyError: sku")
+    workshop.cycle()
+    ((message, kept),) = workshop.query("select message_id, payload_bytes from escalated_messages")
+    assert kept == body
+    (row,) = json.loads(shown("review", "show", str(message), "--json"))
+    assert (row["payload"], row["payload_bytes"], row["size_bytes"]) == (None, "[redacted]", len(body))
+    text = shown("review", "show", str(message))
+    assert body[:4].hex(" ") not in text
+    assert "[redacted]" in text
+
+
 def test_what_people_and_brokers_say_is_masked_and_who_says_it_is_not(workshop: Workshop) -> None:
     workshop.die("x", error="KeyError: sku")
     workshop.cycle()

@@ -174,6 +174,9 @@ class TestMessages:
         site.settings = site.settings.model_copy(update={"routes": {**site.settings.routes, "orders": route}})
         assert site.get("/messages/8/payload").text == '{"mail": "[redacted email]"}'
         assert site.get("/messages/7/payload").status_code == 403, "nothing can be masked in it"
+        page = text_of(site.page("/messages/7"))
+        assert re.search(r"Binary, [\d,]+ bytes; not shown, as the route redacts\.", page)
+        assert ("00 01 02" in page, "as a file" in page) == (False, False)
         assert site.get("/messages/99/payload").status_code == 404
 
     def test_read_the_payload_that_is_shown_and_no_earlier_one(self, site: Site) -> None:

@@ -192,6 +192,7 @@ def masked(settings: "Settings", rows: list[dict[str, Any]], route: str | None =
     renamed or removed. Raises :class:`~redrive.errors.SettingsError` for a route whose section is wrong: what it
     redacts may be what is wrong."""
     from redrive.redaction import redactor_of, said_by  # noqa: PLC0415
+    from redrive.redaction.masks import MASK  # noqa: PLC0415
 
     for row in rows:
         of = route or row["route"]
@@ -209,7 +210,7 @@ def masked(settings: "Settings", rows: list[dict[str, Any]], route: str | None =
         if row.get("corrected_headers"):
             row["corrected_headers"] = mask.changes(row["corrected_headers"])
         if row.get("payload_bytes"):
-            row["payload_bytes"] = mask(bytes(row["payload_bytes"]).decode("utf-8", "replace")).encode()
+            row["payload_bytes"] = MASK  # nothing can be masked in what is no text
     return rows
 
 

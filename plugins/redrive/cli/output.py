@@ -363,7 +363,7 @@ def print_escalations(console: Console, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _field(name: str, value: Any) -> str:
-    if name == "payload_bytes":
+    if name == "payload_bytes" and isinstance(value, bytes | memoryview):
         return f"{len(value)} bytes: {bytes(value[:64]).hex(' ')}"
     if name == "headers":
         return "\n".join(f"{header} ({kind}): {text}" for header, kind, text in json.loads(value))

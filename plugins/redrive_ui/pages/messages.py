@@ -49,13 +49,13 @@ def _message(ctx: RequestContext, found: Row) -> dict[str, Any]:
     body = None
     if review:
         masked = ctx.mask(route, review["payload"]) if review["payload"] is not None else None
+        binary = bytes(review["payload_bytes"]) if review["payload_bytes"] is not None else None
         body = {
             "text": masked,
             "formatted": formatting.formatted(masked),
             "masked": masked != review["payload"],
-            "hex": formatting.hexadecimal(bytes(review["payload_bytes"]))
-            if review["payload_bytes"] is not None
-            else None,
+            "hex": formatting.hexadecimal(binary) if binary is not None and not ctx.redactor(route) else None,
+            "hidden": binary is not None and bool(ctx.redactor(route)),  # nothing can be masked in what is no text
         }
     settings = ctx.settings.routes.get(route)
     return {
