@@ -8,6 +8,7 @@ import pytest
 
 from redrive.errors import SelectorError
 from redrive.redaction import MASKED, Redactor, as_example, check, redactor
+from redrive.selectors import Selector, parse
 
 CARD_NUMBER = "4111 1111 1111 1111"
 
@@ -15,6 +16,7 @@ CARD_NUMBER = "4111 1111 1111 1111"
 @dataclass
 class Rules:
     redact: tuple[str, ...]
+    evidence: tuple[Selector, ...] = ()
 
 
 def masked(text: str, *rules: str) -> str:
@@ -180,6 +182,23 @@ def test_headers_are_masked_by_name() -> None:
     assert "ana" not in rules.headers("[[not json ana")
 
 
+@pytest.mark.parametrize("name", ["x-api-key", "Password", "authorization", "Cookie", "set-cookie", "X-Auth-Token"])
+def test_a_header_that_is_called_a_secret_is_masked_whatever_it_holds(name: str) -> None:
+    rules = redactor(Rules(("credentials",)))
+    assert rules.header(name, "hat") == HIDDEN
+    assert rules.headers(json.dumps([[name, "String", "hat"]])) == json.dumps([[name, "String", HIDDEN]])
+    assert rules.changes(json.dumps({name: ["String", "hat"]})) == json.dumps({name: ["String", HIDDEN]})
+    assert not rules.shows(f"attribute:{name}", "hat"), "else it would be found letter by letter"
+    assert rules.headers("no list: hat") == "[redacted]", "nobody knows what in it is a header"
+    assert redactor(Rules(("email",))).header(name, "hat") == "hat"
+
+
+def test_a_header_that_is_shown_as_the_failure_text_is_not_masked_by_its_name() -> None:
+    rules = redactor(Rules(("credentials",), (parse("attribute:X-Bad-Token"),)))
+    assert rules.header("x-bad-token", "not of this tenant, password=hat") == f"not of this tenant, password={HIDDEN}"
+    assert [rules.header(name, "hat") for name in ("x-token", "partition-key", "compass")] == [HIDDEN, "hat", "hat"]
+
+
 @pytest.mark.parametrize(
     ("rule", "selector", "value", "shown"),
     [
@@ -219,6 +238,7 @@ def test_a_rule_that_is_none_is_refused(rule: str) -> None:
         check(rule)
 
 
+HIDDEN = "[redacted credentials]"
 WEB_TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N"
 HOSTILE = {
     "brackets": "[" * 50_000,
@@ -303,8 +323,32 @@ def test_many_cards_take_linear_time(begun: str) -> None:
             "-----BEGIN PRIVATE KEY-----\nhat\n-----END PRIVATE KEY-----",
             "-----BEGIN PRIVATE KEY-----[redacted credentials]-----END PRIVATE KEY-----",
         ),
+        (
+            "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nhat\n-----END RSA PRIVATE KEY-----",
+            "-----BEGIN RSA PRIVATE KEY-----[redacted credentials]-----END RSA PRIVATE KEY-----",
+        ),
+        (
+            "-----BEGIN PGP PRIVATE KEY BLOCK-----\nhat\n-----END PGP PRIVATE KEY BLOCK-----",
+            "-----BEGIN PGP PRIVATE KEY BLOCK-----[redacted credentials]-----END PGP PRIVATE KEY BLOCK-----",
+        ),
+        ('{"x-api-key":["hat", "box"], "n": [1]}', f'{{"x-api-key":["{HIDDEN}", "{HIDDEN}"], "n": [1]}}'),
+        ('{"password": {"value": "hat", "n": 17, "old": null}}',
+         f'{{"password": {{"value": "{HIDDEN}", "n": "{HIDDEN}", "old": null}}}}'),
+        ('{\\"token\\":[\\"hat\\"],\\"n\\":1}', f'{{\\"token\\":[\\"{HIDDEN}\\"],\\"n\\":1}}'),
+        ('{"token": ["hat", "bo', f'{{"token": ["{HIDDEN}", "{HIDDEN}'),
+        ("{x-api-key=[hat17], accept=[*/*]}", f"{{x-api-key=[{HIDDEN}], accept=[*/*]}}"),
+        ("{cookie=[id=hat; n=1], n=[1]}", f"{{cookie=[{HIDDEN}], n=[1]}}"),
+        ('{"cookie": ["id=hat"], "Authorization": "hat"}', f'{{"cookie": ["{HIDDEN}"], "Authorization": "{HIDDEN}"}}'),
+        ('{"password": "please let me in 99"}', f'{{"password": "{HIDDEN}"}}'),
+        ('{"password": "/etc/hat1", "token": "no hat"}', f'{{"password": "{HIDDEN}", "token": "{HIDDEN}"}}'),
+        ("postgres://shop@srv:hat@db/x", f"postgres://shop@srv:{HIDDEN}@db/x"),
+        ("amqp://shop:hat/17@rabbit", f"amqp://shop:{HIDDEN}@rabbit"),
+        ('{"p\\u0061ssword": "hat", "\\u00e4": 1}', f'{{"p\\u0061ssword": "{HIDDEN}", "\\u00e4": 1}}'),
+        ('{"password": "hat\\u000abox", "n": 1}', f'{{"password": "{HIDDEN}", "n": 1}}'),
+        ('{"url": "/c?sig=hat\\u0026x=1"}', f'{{"url": "/c?sig={HIDDEN}\\u0026x=1"}}'),
+        ('<ns:Password Type="x">hat</ns:Password>', f'<ns:Password Type="x">{HIDDEN}</ns:Password>'),
     ],
-)
+)  # fmt: skip
 def test_credentials_are_masked(text: str, shown: str) -> None:
     assert masked(text, "credentials") == shown
     assert masked(shown, "credentials") == shown, "what is masked stays as it is"
@@ -326,6 +370,11 @@ def test_credentials_are_masked(text: str, shown: str) -> None:
         "Access denied for user 'ana'@'db' (using password: YES)",
         "password: must be longer",
         '{"password": "is too short", "token": ["This field is required."]}',
+        '{"password": {"code": "required", "message": "Must have 8 characters (it has 5)."}}',
+        '{"secret": "can\'t be blank"}',
+        '{"token": null, "secret": "expired", "password": ["Ensure this value has at least 8 characters."]}',
+        "kafka://b1:9092,b2:9092/t@x",
+        '<password n="1"/>\n</r>',
         "password=null, token=None",
         "Key (id)=(7) already exists",
         "key=order-17, partition_key=eu sort_key=7 primary key: id",
@@ -346,7 +395,10 @@ def test_what_is_no_credential_stays_readable(text: str) -> None:
 @pytest.mark.parametrize(
     "piece",
     ["token:x", "token=[", "token='", "token=no ", "<password>", "password", "://a:", "eyJ", "Bearer ", "cookie:",
-     "key=a", "basic aA", "authorization: basic ", "-----BEGIN PRIVATE KEY-----", 'token=\\"', "token ={", "<a"],
+     "key=a", "basic aA", "authorization: basic ", "-----BEGIN PRIVATE KEY-----", 'token=\\"', "token ={", "<a",
+     '"token":[', '"token":{', '"token":["', '"token":[\\"', '"token":"is a', '"token":"\\u000a', "token=[a",
+     "<token x", "<token>a", "://a:a/", "://a@", "-----BEGIN PRIVATE KEY-----a-", "token\\u003d1 ", "cookie=[",
+     '"authorization":[{'],
 )  # fmt: skip
 def test_credentials_are_found_in_linear_time(piece: str) -> None:
     text = piece * (200_000 // len(piece))

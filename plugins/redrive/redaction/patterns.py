@@ -1,7 +1,8 @@
 """What can be told by its look, wherever it stands: mail addresses, numbers of payment cards, credentials."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from redrive.redaction.escapes import Unescaped
 from redrive.redaction.masks import MASK_CARD, MASK_CREDENTIALS, MASK_EMAIL
@@ -67,14 +68,27 @@ def _is_of_name(text: str, at: int) -> bool:
 
 
 # What is called a secret by its end, whatever is in front of it: db_password, clientSecret, access-token.
-_NAMED = re.compile(
-    r"(?P<element><[\w:.-]{0,60}?)?"
+_CALLED = (
     r"(?:passw(?:or)?d|passwort|passphrase|passcode|pwd|secret|(?<!unexpected )token|"
-    r"(?P<may_be_none>credentials?|(?<!by)(?<!com)(?<!tres)pass)|(?P<key>(?:api|access|account|admin|app|auth|client|encryption|functions|license|master|private|"
-    r"secret|secret[-_ ]?access|session|shared|shared[-_ ]?access|signing|storage|subscription)[-_ ]?key))"
-    r"(?P<quote>\\{0,7}[\"'])?(?:\s{0,4}(?P<sign>==?>?|%3d|:(?!:)=?)\s{0,4}|(?P<end>>))",
+    r"(?P<may_be_none>credentials?|(?<!by)(?<!com)(?<!tres)pass)|(?P<key>(?:api|access|account|admin|app|auth|client|"
+    r"encryption|functions|license|master|private|secret|secret[-_ ]?access|session|shared|shared[-_ ]?access|signing|"
+    r"storage|subscription)[-_ ]?key)|(?P<header>authorization|(?<![a-z])cookie))"
+)
+_CALLED_AT_END = re.compile(rf"{_CALLED}$", re.ASCII | re.IGNORECASE)
+_NAMED = re.compile(
+    rf"(?P<element><[\w:.-]{{0,60}}?)?{_CALLED}"
+    r"(?P<quote>\\{0,7}[\"'])?(?:\s{0,4}(?P<sign>==?>?|%3d|:(?!:)=?)\s{0,4}|(?P<end>(?(element)(?:\s[^<>]{0,500}+)?)>))",
     re.ASCII | re.IGNORECASE,
 )
+
+
+@lru_cache(maxsize=1024)
+def is_called_secret(name: str) -> bool:
+    """Whether what is so called, a header or a field, is a secret."""
+    return _CALLED_AT_END.search(name.strip()[-_LONGEST_NAME:]) is not None
+
+
+_LONGEST_NAME = 256
 _OPENING = re.compile(r"\\{0,7}[\"']|")
 # In quotes up to where they are closed; else up to a blank, or to what begins something else.
 _SECRETS = {
@@ -96,6 +110,27 @@ _NO_SECRET = re.compile(
     r"|/(?:home|var|usr|app|opt|tmp|srv|root|run|etc|mnt)/|projects/|arn:|https?://|\[redacted[ \]]",
     re.ASCII | re.IGNORECASE,
 )
+# The same as the whole of a text in quotes that has a name in quotes: there a secret may begin with any word.
+_COMPLAINT = re.compile(
+    r"(?:(?:null|none|nil|undefined|true|false|yes|no|missing|required|empty|blank|unset|(?:in)?valid|expired|wrong|"
+    r"incorrect|unknown|denied|rejected|refused|failed|mismatch|string|str|unauthorized|forbidden|error)|"
+    r"(?:(?:may|must|should|does|could|cannot|can)(?:n?['\u2019]t|not)?|not|is|are|was|were|has|have|too|"
+    r"at (?:least|most)|ensure|this (?:field|value)|value|field|string|length|minimum|maximum|expected|unexpected|"
+    r"(?:in)?valid|missing|expired|"
+    r"(?:the )?(?:password|token|secret|key|value|field)s? (?:must|is|are|do|does|did|has|have|can|cannot|may|should))"
+    r"(?:[ ,.:;()/-]{1,3}(?:[a-z]{1,20}(?:'[a-z]{1,2})?|\d{1,6}))*+\)?)[.!]?",
+    re.ASCII | re.IGNORECASE,
+)
+_LONGEST_COMPLAINT = 300
+# The pieces of a value in brackets: of JSON, also within a text in quotes, and of what Python prints.
+_PIECE = re.compile(
+    r"(?P<open>[\[{])|(?P<close>[\]}])|(?P<double>\"(?:[^\"\\]++|\\.)*+\"?)|(?P<single>'(?:[^'\\]++|\\.)*+'?)|"
+    r"(?P<escaped>(?P<run>\\{1,7})\"[^\"\\]*+(?:(?P=run)\")?)|(?P<bare>[^\s\"'\\\[\]{},:]++)",
+    re.DOTALL,
+)
+_IS_NAME = re.compile(r"\s{0,4}(?::|=>)")
+_SAYS_NOTHING = frozenset({"null", "true", "false", "none"})
+_LIST = re.compile(r"\[([^\[\]\n]{1,1000})\]")
 # What begins a field of its own.
 _BEGINS = re.compile(r"(?:^|[,;&|({\n\t]) {0,4}$|[-_]$")
 _LOOKED_BACK = 8
@@ -105,8 +140,12 @@ _NO_WORD = re.compile(r"(?=\S{6})(?=[^\s\d]{0,60}\d)(?=[^\sa-z]{0,60}[a-z])", re
 _OTHER_SECRETS = tuple(
     (words, re.compile(pattern, re.ASCII | re.IGNORECASE))
     for words, pattern in (
-        # user:password@host
-        (("://",), r"(://[^\s/?#@:\"'<>\[\]]{0,80}:)(?!\[redacted)[^\s/\"'<>]{1,256}(?=@)"),
+        # user:password@host; the user may have an at sign, the password a slash where it is no port
+        (
+            ("://",),
+            r"(://[^\s/?#:\"'<>\[\]]{0,80}:)(?!\[redacted)"
+            r"(?:[^\s/\"'<>]{1,256}|(?!\d{1,5}[/,?#])[^\s\"'<>]{1,256})(?=@)",
+        ),
         # what a service of the cloud signed; a key in an address
         (("sig", "key="), r"((?<![a-z])(?:sig|signature)(?:=|%3d)|[?&]key=)(?!\[redacted)[^\s;&,\"'<>]++"),
         # key= something random, not of a row
@@ -131,7 +170,10 @@ _OTHER_SECRETS = tuple(
         ),
         # a web token; a key in a file
         (("eyj",), r"((?<![\w-]))(?-i:eyJ)[\w-]{16,}+(?:[.][\w-]*+){0,4}"),
-        (("private key",), r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)(?!\[redacted)[^-]++"),
+        (
+            ("private key",),
+            r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----)(?!\[redacted)(?:[^-]++|-(?!----))++",
+        ),
     )
 )
 
@@ -139,40 +181,113 @@ _OTHER_SECRETS = tuple(
 def without_credentials(text: str) -> str:
     """``text`` with every bearer token masked, what stands behind ``password=`` and the like, and passwords of
     addresses; what is JSON stays JSON."""
-    lower = text.lower()
+    lower = Unescaped(text).text.lower()
     for words, pattern in _OTHER_SECRETS:
         if any(word in lower for word in words):
-            text = pattern.sub(rf"\1{MASK_CREDENTIALS}", text)
+            unescaped = Unescaped(text)
+            found = pattern.finditer(unescaped.text)
+            places = ((unescaped.place(one.end(1)), unescaped.place(one.end())) for one in found)
+            text = _replaced(text, ((start, end, MASK_CREDENTIALS) for start, end in places))
+    return _replaced(text, _named_secrets(text))
+
+
+def _replaced(text: str, places: Iterable[tuple[int, int, str]]) -> str:
+    """``text`` with something else at each of these places."""
     parts, at = [], 0
-    for found in _NAMED.finditer(text):
-        if found.start() < at or (place := _place_of_secret(text, found)) is None:
-            continue
-        start, end, is_bare = place
-        quote = found["quote"] if is_bare and found["quote"] else ""  # a number of a JSON text: it stays JSON
-        parts += [text[at:start], quote, MASK_CREDENTIALS, quote]
+    for start, end, instead in places:
+        parts += [text[at:start], instead]
         at = end
     parts.append(text[at:])
     return "".join(parts)
+
+
+def _named_secrets(text: str) -> Iterator[tuple[int, int, str]]:
+    """Where secrets are by their names, each with what is shown instead."""
+    unescaped = Unescaped(text)
+    said, at, shown_to = unescaped.text, 0, 0
+    for found in _NAMED.finditer(said):
+        if found.start() < at:
+            continue
+        quote = found["quote"] or ""
+        if quote and said[found.end() : found.end() + 1] in ("[", "{"):
+            places, at = _secrets_within(said, found.end(), quote)
+        elif place := _place_of_secret(said, found):
+            start, end, is_bare = place
+            quoted = _SECRETS.get(said[found.end()]) if start > found.end() and not is_bare else None
+            while quoted and said[end : end + 1] == "\n" and text[unescaped.place(end)] == "\\":
+                more = quoted.match(said, end + 1)  # a line that only an escape ends
+                end = more.end() if more else end + 1
+            at = end
+            places = [(start, end, quote if is_bare else "")]  # a number of a JSON text: it stays JSON
+        else:
+            continue
+        for start, end, quotes in places:
+            begin, until = unescaped.place(start), unescaped.place(end)
+            if begin >= shown_to:
+                yield begin, until, f"{quotes}{MASK_CREDENTIALS}{quotes}"
+                shown_to = until
+
+
+def _secrets_within(text: str, start: int, quote: str) -> tuple[list[tuple[int, int, str]], int]:
+    """Where values are within the brackets that open at ``start``, each with the quotes that its mask needs, and where
+    the brackets end; a text that is cut off there ends them."""
+    places, depth, end = [], 0, len(text)
+    for piece in _PIECE.finditer(text, start):
+        if piece["open"]:
+            depth += 1
+        elif piece["close"]:
+            depth -= 1
+            if depth <= 0:
+                end = piece.end()
+                break
+        elif _IS_NAME.match(text, piece.end()):
+            continue
+        elif piece["bare"]:
+            if piece[0].lower() not in _SAYS_NOTHING:
+                places.append((piece.start(), piece.end(), quote))
+        else:
+            opening = (piece["run"] or "") + '"' if piece["escaped"] else piece[0][0]
+            inner = piece[0].removeprefix(opening).removesuffix(opening)
+            if inner and not _is_complaint(inner):
+                first = piece.start() + len(opening)
+                places.append((first, first + len(inner), ""))
+    return places, end
+
+
+def _is_complaint(said: str) -> bool:
+    """Whether a text in quotes only says what is wrong with a secret, or is masked already."""
+    return said.startswith("[redacted") or (
+        len(said) <= _LONGEST_COMPLAINT and _COMPLAINT.fullmatch(said.strip()) is not None
+    )
 
 
 def _place_of_secret(text: str, found: re.Match[str]) -> tuple[int, int, bool] | None:
     """Where the secret is whose name was ``found``, and whether without quotes; None where none is told."""
     at = found.end()
     if found["end"]:  # <password>
-        end = text.find("<", at) if found["element"] else -1
+        end = text.find("<", at) if found["element"] and text[at - 2] != "/" else -1
         return (at, end, False) if at < end and text.startswith("</", end) else None
     opening = _OPENING.match(text, at)
     start = opening.end() if opening else at
+    kind = text[at:start][:1]
+    if found["header"] and not (found["quote"] or text[start : start + 1] == "["):
+        return None  # in prose they are told by what follows
+    if kind and found["quote"]:
+        secret = _SECRETS[kind].match(text, start)
+        return (start, secret.end(), False) if secret and secret[0] and not _is_complaint(secret[0]) else None
     if _NO_SECRET.match(text, start):
         return None
-    kind = text[at:start][:1]
-    if not kind and text[start : start + 1] in ("[", "{"):
+    listed = None if kind else _LIST.match(text, start)
+    if not kind and text[start : start + 1] in ("[", "{") and listed is None:
         kind = "{" if found["sign"] == "=" and text[start] == "{" else "["
     if not kind and found["sign"][0] == ":" and not (found["quote"] or found["key"]):
         # In prose what was wrong with it may follow: failed to read the token: unexpected end
         before = text[max(0, found.start() - _LOOKED_BACK) : found.start()]
-        if not ((not found["may_be_none"] and _BEGINS.search(before)) or _NO_WORD.match(text, start)):
+        looked_at = start + (listed is not None)
+        if not ((not found["may_be_none"] and _BEGINS.search(before)) or _NO_WORD.match(text, looked_at)):
             return None
+    if listed is not None:  # as Java prints headers
+        return None if _NO_SECRET.match(listed[1]) else (listed.start(1), listed.end(1), False)
     secret = _SECRETS[kind].match(text, start) if kind in _SECRETS else None
     if secret is None or not secret[0]:
         return None

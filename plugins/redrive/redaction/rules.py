@@ -7,8 +7,8 @@ from typing import Final, Protocol
 
 from redrive.errors import SelectorError
 from redrive.redaction import paths, patterns
-from redrive.redaction.masks import MASK
-from redrive.selectors import parse_path
+from redrive.redaction.masks import MASK, MASK_CREDENTIALS
+from redrive.selectors import Kind, Selector, parse_path
 
 EMAIL: Final = "email"
 CARD: Final = "card"
@@ -24,17 +24,22 @@ class Redacts(Protocol):
     @property
     def redact(self) -> Sequence[str]: ...
 
+    @property
+    def evidence(self) -> Sequence[Selector]: ...
+
 
 class Redactor:
     """Masks texts by rules; a call takes a text and gives the text that may be shown."""
 
-    def __init__(self, rules: Iterable[str]) -> None:
-        """Raises :class:`~redrive.errors.SelectorError` for a rule that can't be read."""
+    def __init__(self, rules: Iterable[str], told_by: Iterable[str] = ()) -> None:
+        """Raises :class:`~redrive.errors.SelectorError` for a rule that can't be read. ``told_by``: headers that
+        failure texts are taken from, so that what they are called hides nothing."""
         chosen = [check(rule) for rule in rules]
         self._email = EMAIL in chosen
         self._card = CARD in chosen
         self._credentials = CREDENTIALS in chosen
         self._headers = {name.lower() for one in chosen if (name := header_of(one)) is not None}
+        self._told_by = {name.lower() for name in told_by}
         self._paths = tuple(dict.fromkeys(paths.parse(one) for one in chosen if one.startswith("$")))
         names = {next((step for step in reversed(path) if isinstance(step, str)), "") for path in self._paths}
         self._has_nameless = "" in names  # such as $.* or $[0]
@@ -54,7 +59,12 @@ class Redactor:
 
     def header(self, name: str, value: str) -> str:
         """A header's value as it may be shown."""
-        return MASK if name.lower() in self._headers else self(value)
+        short = name.lower()
+        if short in self._headers:
+            return MASK
+        if self._credentials and short not in self._told_by and patterns.is_called_secret(short):
+            return MASK_CREDENTIALS
+        return self(value)
 
     def shows(self, selector: str, value: str) -> bool:
         """Whether ``value``, which ``selector`` found (:mod:`redrive.selectors`), may be seen as it is."""
@@ -75,7 +85,7 @@ class Redactor:
             found = json.loads(stored)
             shown = [[name, kind, self.header(str(name), str(value))] for name, kind, value in found]
         except (ValueError, TypeError, RecursionError):
-            return MASK if self._headers else self(stored)
+            return MASK if self._headers or self._credentials else self(stored)
         return json.dumps(shown, ensure_ascii=False)
 
     def changes(self, stored: str) -> str:
@@ -91,7 +101,7 @@ class Redactor:
                 for name, value in found.items()
             }
         except (ValueError, TypeError, AttributeError, IndexError, RecursionError):
-            return MASK if self._headers else self(stored)
+            return MASK if self._headers or self._credentials else self(stored)
         return json.dumps(shown, ensure_ascii=False)
 
     def __bool__(self) -> bool:
@@ -117,7 +127,8 @@ class Redactor:
 
 def redactor(route: Redacts) -> Redactor:
     """What masks texts of this route; ``redactor(route)(text)`` is what may be shown of ``text``."""
-    return of_rules(tuple(route.redact))
+    told_by = sorted(one.name.lower() for one in route.evidence if one.kind is Kind.ATTRIBUTE)
+    return of_rules(tuple(route.redact), tuple(told_by))
 
 
 def redactor_of(name: str, routes: Mapping[str, Redacts]) -> Redactor:
@@ -130,9 +141,9 @@ def redactor_of(name: str, routes: Mapping[str, Redacts]) -> Redactor:
 
 
 @lru_cache(maxsize=256)
-def of_rules(rules: tuple[str, ...]) -> Redactor:
-    """The same by the rules alone."""
-    return Redactor(rules)
+def of_rules(rules: tuple[str, ...], told_by: tuple[str, ...] = ()) -> Redactor:
+    """The same by the rules alone, and the headers that failure texts are taken from."""
+    return Redactor(rules, told_by)
 
 
 def as_example(text: str) -> str:
