@@ -157,11 +157,11 @@ def _entry(row: Row) -> Row:
     said = said if isinstance(said, dict) else {}
     groups = {said["group_id"]} if isinstance(said.get("group_id"), int) else set[int]()
     told = [
-        f"{name}: {_until(said[name]) if name == 'until' else said[name]}"
+        (name, _until(said[name]) if name == "until" else str(said[name]))
         for name in ("status", "owner", "ticket", "until", "name", "query", "destination")
         if said.get(name)
     ]
-    return {**row, "n": row["count"], "first_at": row["at"], "groups": groups, "told": ", ".join(told)}
+    return {**row, "n": row["count"], "first_at": row["at"], "groups": groups, "told": told}
 
 
 def _together(one: Row, following: Row) -> bool:

@@ -30,7 +30,7 @@ def portions(rows: Iterable[dict[str, Any]], mask: Callable[[str, str], str], *,
 
 def _cell(row: dict[str, Any], name: str, mask: Callable[[str, str], str]) -> Any:
     value = row[name]
-    return mask(row["route"], value) if value and name in ("reason", "error_text", "refusal") else value
+    return mask(row["route"], value) if value and name in ("reason", "error_text", "note", "refusal") else value
 
 
 def neutral(value: object) -> str:

@@ -274,7 +274,7 @@ def group(
         "issue": issue(connection, route, group_id) if group_id else None,
         "standing": rows_of(
             connection,
-            "select decision, decided_by, approved_by, note, until_at, exists (select 1 from breakers gate where"
+            "select route, decision, decided_by, approved_by, note, until_at, exists (select 1 from breakers gate where"
             f" gate.route = :route and {standing.SUSPENDED}) as suspended from standing_decisions where group_id = :id"
             " and (route is null or route = :route) and revoked_at is null and until_at > :now order by standing_id",
             id=group_id or 0,

@@ -128,7 +128,8 @@ class RequestContext:
         return redaction.redactor_of(route, self.settings.routes)
 
     def mask(self, route: str, text: str) -> str:
-        """``text`` as people of the page may see it."""
+        """``text`` as people of the page may see it; what is about no route, or all of them, as what is left of one
+        that was removed."""
         return self.redactor(route)(text)
 
     @property

@@ -98,6 +98,11 @@ class Site(Probe):
         given = {"action": action, "note": note, "up_to": 1 << 40, "filter": {"route": "orders"}} | body
         return self.post("/api/decisions", headers, **given)
 
+    def set_up(self, route: str = "orders", **changes: Any) -> None:
+        """Change the settings of a route."""
+        changed = self.settings.routes[route].model_copy(update=changes)
+        self.settings = self.settings.model_copy(update={"routes": {**self.settings.routes, route: changed}})
+
     def post(self, path: str, headers: dict[str, str] | None = None, **body: Any) -> Any:
         """A write as the page's own script makes it."""
         return self.client.post(PREFIX + path, json=body, headers={"origin": "http://airflow.test"} | (headers or {}))

@@ -580,6 +580,50 @@ class TestOneMessageThatIsCorrected:
         assert corrected == 7
 
 
+class TestWhatPeopleWrote:
+    """Whoever writes why may quote what is masked: it is masked wherever it is read."""
+
+    SAID = "asked kim@example.org, says hat17box"
+
+    @pytest.fixture
+    def said(self, site: Site) -> Site:
+        site.set_up(redact=("email",))
+        site.doors.name = "ana@example.org"
+        group = {"filter": {"failures": ["orders~1"]}}
+        assert site.decide("discard", note=self.SAID, **group).json()["count"] > 0
+        assert site.post(
+            "/api/issues", failures=["orders~1"], comment=self.SAID
+        ).json()["count"] == 1  # fmt: skip
+        for route in ("orders", ""):
+            assert "standing" in site.post(
+                "/api/standing", route=route, group="1", decision="discard", until="2099-01-01", note=self.SAID
+            ).json()  # fmt: skip
+        site.change(
+            "insert into group_rulings (ruling, group_id, other_group_id, decided_by, note)"
+            " values ('merge', 2, 1, 'ana@example.org', :said)",
+            said=self.SAID,
+        )
+        return site
+
+    def test_is_masked_on_every_page_and_in_files(self, said: Site) -> None:
+        message = said.value("select max(message_id) from escalated_messages where note is not null")
+        paths = [f"/messages/{message}", "/groups/orders/1", "/standing", "/rulings", "/audit",
+                 "/messages.csv?status=all"]  # fmt: skip
+        pages = {path: said.page(path) for path in paths}
+        pages["/results"] = said.client.get(
+            "/redrive/results", params={"decided_by": "ana@example.org", "decided_at": seeding.NOW.isoformat()}
+        ).text
+        for path, page in pages.items():
+            assert "kim@example.org" not in page, path
+            assert "asked [redacted email]" in page, path
+            assert "ana@example.org" in page, "who said it is told"
+
+    def test_is_shown_as_it_is_where_nothing_is_masked(self, site: Site) -> None:
+        assert site.decide("discard", note=self.SAID, filter={"failures": ["payments~1"]}).json()["count"] > 0
+        message = site.value("select max(message_id) from escalated_messages where note is not null")
+        assert self.SAID in site.page(f"/messages/{message}")
+
+
 class TestStandingDecisions:
     def test_one_for_every_route_is_shown_where_its_failure_is(self, site: Site) -> None:
         group = site.value("select group_id from breakers where route = 'payments' limit 1")
