@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, TypeGuard
-from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
@@ -18,7 +17,7 @@ from redrive.ledger.review import issues, saved_filters, standing, visits
 from redrive.lifecycle import Decision, IssueStatus
 from redrive.restored_values import lock
 from redrive.stages.review import bounds_of
-from redrive_ui import bulk_decisions, failure_queries, filters, search_request
+from redrive_ui import bulk_decisions, failure_queries, filters, shared_filters
 from redrive_ui.filters import Filter
 from redrive_ui.identity import Person
 from redrive_ui.protection import Refused, bounded_json, refuse_forged
@@ -367,15 +366,15 @@ def _change_filters(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any
     name, query = text_in("name", given["name"], 80), text_in("query", given["query"], 2_000)
     if not name:
         raise Refused(400, "name: how it is called")
-    fields = dict(parse_qsl(query))
-    if given["page"] == "messages":
-        query = Filter.read(fields).query()
-    elif given["page"] == "find":
-        query = search_request.Search.read(fields, search_request.declared_fields(ctx.settings, ctx.readable)).query()
-    else:
+    if given["page"] not in shared_filters.PAGES:
         raise Refused(400, "page: find or messages")
-    if route := fields.get("route"):
+    reader = shared_filters.Reader(ctx)
+    query = reader.read(given["page"], query).query
+    asked = reader.read(given["page"], query)  # as whoever follows it does
+    for route in sorted(asked.routes):
         ctx.require_readable(route)
+    if not reader.may_read(asked):
+        raise Refused(404, f"there is no queue {asked.queue!r}, or you may not see it")
     if refusal := saved_filters.save(
         ctx.ledger, name=name, page=given["page"], query=query, by=ctx.person.name, now=ctx.now
     ):

@@ -347,7 +347,7 @@ class TestTimes:
 
 class TestSaved:
     def save(self, site: Site, name: str = "stuck in Berlin", query: str = "cause=missing_data", **more: Any) -> Any:
-        return site.post("/api/filters", name=name, page="messages", query=query, **more)
+        return site.post("/api/filters", **{"name": name, "page": "messages", "query": query} | more)
 
     def test_filters_have_a_name_an_owner_and_a_link(self, site: Site) -> None:
         assert self.save(site).json() == {"name": "stuck in Berlin", "by": "Ana Kováč"}
@@ -396,6 +396,32 @@ class TestSaved:
         site.doors.hidden = {"payments"}
         assert "stuck in Berlin" not in site.page("/messages")
         assert self.save(site, name="other", query="route=payments").status_code == 404
+
+    @pytest.mark.parametrize(
+        ("page", "query"),
+        [("messages", "failures=orders~1&failures=payments~1&text=merger"),
+         ("messages", "queue=payments-dlq&text=merger"),
+         ("find", "word=route:payments merger"), ("find", 'word="route:payments" merger'),
+         ("find", "queue=payments-dlq&word=merger")],
+    )  # fmt: skip
+    def test_is_for_nobody_who_may_not_read_what_it_names(self, site: Site, page: str, query: str) -> None:
+        assert self.save(site, page=page, query=query).status_code == 200
+        assert "merger" in site.page("/messages")
+        site.doors.hidden = {"payments"}
+        assert "merger" not in site.page("/messages") + site.page("/find")
+        assert self.save(site, name="mine", page=page, query=query).status_code == 404
+
+    def test_without_a_route_is_for_its_owner_and_who_reads_all(self, site: Site) -> None:
+        self.save(site, query="text=merger")
+        self.save(site, name="ours", query="failures=orders~1&failures=orders~2&text=union")
+        assert "failures=orders~1&amp;failures=orders~2" in site.page("/messages").replace("%7E", "~")
+        site.doors.hidden = {"payments"}
+        assert "merger" in site.page("/messages")
+        site.doors.name = "Ben"
+        page = site.page("/messages")
+        assert ("merger" in page, "union" in page) == (False, True)
+        site.doors.hidden = set()
+        assert "merger" in site.page("/messages")
 
     def test_another_site_saves_none(self, site: Site) -> None:
         answer = self.save(site, headers={"origin": "http://evil.test"})

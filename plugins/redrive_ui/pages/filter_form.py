@@ -1,7 +1,6 @@
 """The form that narrows messages, with the list under it, and the parts of it that the search has too."""
 
 from typing import Any
-from urllib.parse import parse_qsl
 
 from sqlalchemy.engine import Connection
 
@@ -37,13 +36,3 @@ def listing(connection: Connection, ctx: RequestContext, chosen: Filter) -> dict
 def any_to_approve(ctx: RequestContext, rows: list[Row]) -> bool:
     """Whether any of these waits for a second person, and this one can be that."""
     return any(row["status"] == "decided" and ctx.may_approve(row) for row in rows)
-
-
-def shown_filters(ctx: RequestContext, saved: list[Row]) -> list[Row]:
-    """The saved filters that are about nothing that this person may not read."""
-    shown = []
-    for one in saved:
-        route = dict(parse_qsl(one["query"])).get("route", "")
-        if not route or route in ctx.readable:
-            shown.append({**one, "may_remove": ctx.may_remove(one["saved_by"])})
-    return shown

@@ -4,8 +4,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, Response
 
 from redrive.ledger.review import saved_filters
-from redrive_ui import filters, formatting, search_request, search_suggestions, searching
-from redrive_ui.pages import filter_form
+from redrive_ui import filters, formatting, search_request, search_suggestions, searching, shared_filters
 from redrive_ui.pages.parameters import Requested, Sought, Word
 
 router = APIRouter()
@@ -33,7 +32,7 @@ def find_page(ctx: Requested, word: Sought = "", after: Word = "") -> Response:
         after=after,
         declared=declared,
         suggestions=search_suggestions.suggestions(asked, ctx.settings, ctx.readable, declared),
-        saved=filter_form.shown_filters(ctx, saved),
+        saved=shared_filters.Reader(ctx).shown(saved),
         states=list(search_request.STATES),
         queue_names=search_suggestions.source_queues(ctx.settings, ctx.readable),
         picker=formatting.picker,

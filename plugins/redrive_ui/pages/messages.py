@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from redrive import corrections
 from redrive.ledger.review import saved_filters
-from redrive_ui import formatting, message_queries, route_queries, timeline
+from redrive_ui import formatting, message_queries, route_queries, shared_filters, timeline
 from redrive_ui.pages import filter_form
 from redrive_ui.pages.advice import advice
 from redrive_ui.pages.parameters import Chosen, Requested
@@ -30,7 +30,7 @@ def messages_page(ctx: Requested, chosen: Chosen) -> Response:
         "messages.html",
         may_decide=bool(decidable),
         may_approve=filter_form.any_to_approve(ctx, listing["rows"]),
-        saved=filter_form.shown_filters(ctx, saved),
+        saved=shared_filters.Reader(ctx).shown(saved),
         **listing,
     )
 
