@@ -6,7 +6,6 @@ this type. What isn't named goes as it is, so what is masked or binary is never 
 when it is said: nobody learns minutes later that the broker won't take it.
 """
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Never
 from xml.parsers import expat
 
+from redrive import body_schemas
 from redrive.brokers.base import BrokerKind
 from redrive.message import TRACKING_HEADERS, Header
 from redrive.redaction import MASKED
@@ -122,15 +122,6 @@ def objection(correction: Correction, original: Original, bounds: Bounds) -> str
     return _objection_of_broker(body, changed(was, changes), original, bounds.kind)
 
 
-def schema_problem(schema: Mapping[str, Any] | Path) -> str | None:
-    """Why nothing can be checked against ``schema``; None where it is one."""
-    try:
-        _validator(schema)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
 # --- headers -----------------------------------------------------------------------------------------------
 
 
@@ -219,6 +210,12 @@ def _objection_to_body(body: str, original: Original) -> str | None:
     return None
 
 
+def _against_schema(body: str, schema: Mapping[str, Any] | Path) -> str | None:
+    if problem := _not_json(body):
+        return f"corrected_body is not JSON, as the route's body_schema wants it: {problem}"
+    return body_schemas.objection(body, schema)
+
+
 def _not_json(text: str) -> str | None:
     def no_constant(word: str) -> Never:
         raise ValueError(f"{word} is no value in JSON")
@@ -243,65 +240,3 @@ def _not_xml(text: str) -> str | None:
     except (expat.ExpatError, ValueError) as error:
         return str(error)
     return None
-
-
-# --- the route's schema ------------------------------------------------------------------------------------
-
-_MAX_SCHEMA = 1024 * 1024
-
-
-def _against_schema(body: str, schema: Mapping[str, Any] | Path) -> str | None:
-    if problem := _not_json(body):
-        return f"corrected_body is not JSON, as the route's body_schema wants it: {problem}"
-    from referencing.exceptions import Unresolvable  # noqa: PLC0415
-
-    try:
-        checks = _validator(schema)
-        some = itertools.islice(checks.iter_errors(json.loads(body)), 100)
-        found = min(some, key=lambda one: one.json_path, default=None)
-    except ValueError as error:
-        return str(error)
-    except (Unresolvable, RecursionError) as error:
-        return f"body_schema can't be used: {str(error)[:200] or 'it refers to itself without an end'}"
-    if found is None:
-        return None
-    # Its own words quote the body, of which a person may not see all.
-    if found.validator in ("required", "additionalProperties", "unevaluatedProperties", "dependentRequired"):
-        wanted = found.message
-    elif isinstance(found.validator_value, dict | list) and found.validator != "enum":
-        wanted = f"{found.validator} does not hold"
-    else:
-        wanted = f"{found.validator} has to be {json.dumps(found.validator_value)}"
-    return f"corrected_body is not what the route's body_schema asks for: {found.json_path}: {wanted[:200]}"
-
-
-def _validator(schema: Mapping[str, Any] | Path) -> Any:
-    """What checks against ``schema``; it asks nobody for what the schema refers to outside of itself. Raises
-    ValueError."""
-    import jsonschema  # noqa: PLC0415 - takes a quarter of a second, and few edit
-    import referencing  # noqa: PLC0415
-
-    if isinstance(schema, Path):
-        schema = _read_schema(schema)
-    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    try:
-        kind.check_schema(schema)
-    except (jsonschema.SchemaError, RecursionError) as error:
-        raise ValueError(f"body_schema is no JSON Schema: {str(getattr(error, 'message', error))[:200]}") from None
-    return kind(schema, registry=referencing.Registry())
-
-
-def _read_schema(path: Path) -> Mapping[str, Any]:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_SCHEMA + 1)
-        if len(content) > _MAX_SCHEMA:
-            raise ValueError(f"larger than {_MAX_SCHEMA:,} bytes")
-        found = json.loads(content)
-    except OSError as error:
-        raise ValueError(f"body_schema {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"body_schema {path}: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"body_schema {path}: not an object")
-    return found

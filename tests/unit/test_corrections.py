@@ -7,8 +7,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from redrive import body_schemas
 from redrive.brokers import registry
 from redrive.corrections import (
     Bounds,
@@ -18,7 +20,6 @@ from redrive.corrections import (
     changed,
     objection,
     read_changes,
-    schema_problem,
 )
 from redrive.errors import SettingsError
 from redrive.message import Header
@@ -221,12 +222,73 @@ def test_a_schema_that_leads_nowhere_is_told(schema: dict[str, Any]) -> None:
     assert "body_schema can't be used" in against(schema, "{}")
 
 
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [
+        ({"pattern": r"^(\w+\s?)+$"}, "a" * 40 + "!"),
+        ({"patternProperties": {r"^(\w+\s?)+$": True}, "additionalProperties": False}, {"a" * 40 + "!": 1}),
+        ({"uniqueItems": True}, [{"i": i} for i in range(20_000)] + [{"i": 17}]),
+        ({"uniqueItems": True}, [i * ((1 << 61) - 1) for i in range(20_000)] + [0]),
+    ],
+    ids=["pattern", "names", "items", "numbers of one hash"],
+)
+def test_a_small_body_occupies_nobody(rule: dict[str, Any], value: Any) -> None:
+    started = time.process_time()
+    said = against({"properties": {"n": rule}}, json.dumps({"n": value}))
+    assert "corrected_body is not what" in said
+    assert time.process_time() - started < 5  # it was minutes, or for ever
+
+
+@pytest.mark.parametrize(
+    "draft", ["http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2020-12/schema"]
+)
+def test_parts_that_a_schema_refers_to_are_checked_in_the_same_way(draft: str) -> None:
+    words = {"type": "string", "pattern": r"^(\w+\s?)+$"}
+    schema = {"$schema": draft, "properties": {"n": words, "in": {"$ref": "#"}}}
+    started = time.process_time()
+    assert "$.in.n: pattern" in against(schema, json.dumps({"in": {"n": "a" * 40 + "!"}}))
+    assert "type" in against(schema, '{"in": {"in": {"n": 1}}}')
+    assert time.process_time() - started < 5
+
+
+def test_a_schema_takes_what_jsonschema_takes() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"id": {"pattern": "^[A-Z]{2}-[0-9]+$"}, "tags": {"uniqueItems": True}},
+        "patternProperties": {"^x-": {"type": "string"}, "ü$": False},
+        "additionalProperties": False,
+    }
+    for body in (
+        {"id": "AB-17", "tags": [1, True, "1", [1], {"a": 1}, 0, False, None, 1.5, [True]], "x-a": "b"},
+        {"id": "ab-17"}, {"id": 17}, {"id": "\ud800"}, {"tags": [1, 1.0]}, {"tags": [True, True]}, {"tags": {}},
+        {"tags": [{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}]}, {"x-a": 1}, {"fü": "b"}, {"x-ü": "b"}, {"n": 1}, {},
+    ):  # fmt: skip
+        for others in (False, True, {"type": "integer"}):
+            rules = {**schema, "additionalProperties": others}
+            taken = against(rules, json.dumps(body)) == ""
+            assert taken is jsonschema.Draft202012Validator(rules).is_valid(body), (body, others)
+    assert '$.id: pattern has to be "^[A-Z]{2}-[0-9]+$"' in against(schema, '{"id": "ab-17"}')
+    assert "('n' was unexpected)" in against(schema, '{"n": 1}')
+
+
+def test_what_can_not_be_checked_in_a_bounded_time_is_refused() -> None:
+    for schema, why in (
+        ({"properties": {"n": {"pattern": "^(?=a)"}}}, "has the expression '^(?=a)', which RE2 does not take"),
+        ({"$defs": {"n": {"patternProperties": {r"(a)\1": {}}}}}, "which RE2 does not take"),
+        ({"patternProperties": {"a": {}}, "unevaluatedProperties": False}, "no time bounds them"),
+    ):
+        assert why in (body_schemas.problem(schema) or "")
+    assert body_schemas.problem({"properties": {"pattern": {"enum": [{"pattern": "(?=a)"}]}}}) is None, "data"
+    large = json.dumps({"order": "x" * body_schemas.MAX_BODY})
+    assert "too many to hold it against body_schema" in against(SCHEMA, large)
+
+
 def test_a_schema_that_is_none_is_refused_with_the_file() -> None:
     text = """
     routes:
       orders: {{broker: memory, sources: [{{queue: dead}}], body_schema: {given}}}
     """
-    assert "no JSON Schema" in (schema_problem({"type": "objekt"}) or "")
+    assert "no JSON Schema" in (body_schemas.problem({"type": "objekt"}) or "")
     for given in ("{type: objekt}", "https://example.org/order.json", '" "'):
         with pytest.raises(SettingsError, match=r"routes\.orders\.body_schema"):
             parse(text.format(given=given), env={}, root=Path("/r"))

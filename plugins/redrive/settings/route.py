@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from redrive import corrections, redaction
+from redrive import body_schemas, redaction
 from redrive.brokers import registry
 from redrive.brokers.base import BrokerKind
 from redrive.classification import failure_text
@@ -180,7 +180,7 @@ class Route(Part):
     body_schema: str | dict[str, Any] | None = Field(
         default=None,
         description="A JSON Schema, or the path of a file with one (relative to `$REDRIVE_HOME`), which a body has to "
-        "fit that a person corrected. It may refer only to parts of itself.",
+        "fit that a person corrected. It may refer only to parts of itself, and its expressions run on RE2.",
     )
     notify: tuple[Notify, ...] = Field(
         default=(),
@@ -209,7 +209,7 @@ class Route(Part):
     @field_validator("body_schema")
     @classmethod
     def _body_schema_is_one(cls, given: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
-        if isinstance(given, dict) and (wrong := corrections.schema_problem(given)):
+        if isinstance(given, dict) and (wrong := body_schemas.problem(given)):
             raise ValueError(wrong.removeprefix("body_schema "))
         if isinstance(given, str) and ("://" in given or not given.strip()):
             raise ValueError("write a schema or the path of a file: nothing is fetched from elsewhere")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
-from redrive import corrections
+from redrive import body_schemas
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker, TellsOfConsumers
 from redrive.connections import storage
@@ -221,7 +221,7 @@ def _corrections(name: str, route: Route) -> Iterator[Finding]:
     """Whether the file that corrected bodies are held against is there, and is a schema."""
     if not isinstance(route.body_schema, str):
         return
-    problem = corrections.schema_problem(Path(route.body_schema))
+    problem = body_schemas.problem(Path(route.body_schema))
     level, text = ("error", problem) if problem else ("ok", f"{route.body_schema} is a JSON Schema")
     yield Finding(level, f"{name}: body_schema", text)
 
