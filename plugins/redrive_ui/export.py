@@ -15,22 +15,28 @@ COLUMNS = (
 MAX_ROWS = 100_000
 
 
-def portions(rows: Iterable[dict[str, Any]], mask: Callable[[str, str], str], *, cut: bool = False) -> Iterator[str]:
-    """A header, then the rows, several lines at a time; ``mask`` takes route and text.
+_Mask = Callable[[str, str], str]
+
+
+def portions(rows: Iterable[dict[str, Any]], mask: _Mask, opening: _Mask, *, cut: bool = False) -> Iterator[str]:
+    """A header, then the rows, several lines at a time; ``mask`` takes route and text, ``opening`` of what was read in
+    part.
 
     Where it is ``cut`` the last line says so.
     """
     yield _line(COLUMNS)
     ahead = iter(rows)
     while portion := list(islice(ahead, 500)):
-        yield "".join(_line([_cell(row, name, mask) for name in COLUMNS]) for row in portion)
+        yield "".join(_line([_cell(row, name, mask, opening) for name in COLUMNS]) for row in portion)
     if cut:
         yield _line([f"cut here: the newest {MAX_ROWS:,} rows; take the rest by SQL"])
 
 
-def _cell(row: dict[str, Any], name: str, mask: Callable[[str, str], str]) -> Any:
+def _cell(row: dict[str, Any], name: str, mask: _Mask, opening: _Mask) -> Any:
     value = row[name]
-    return mask(row["route"], value) if value and name in ("reason", "error_text", "note", "refusal") else value
+    if value and name in ("reason", "error_text", "refusal"):
+        return opening(row["route"], value)
+    return mask(row["route"], value) if value and name == "note" else value
 
 
 def neutral(value: object) -> str:

@@ -19,6 +19,7 @@ from redrive.ledger.engine import parse_instant
 from redrive.ledger.predicates import UNDECIDED_REVIEW
 from redrive.ledger.review import rulings
 from redrive.ledger.review.rulings import Ruling
+from redrive.redaction import MARGIN
 from redrive_ui import failure_queries, filters
 from redrive_ui.decision_api import MIN_NOTE, answered, is_count, require_decidable, text_in
 from redrive_ui.identity import Person
@@ -26,6 +27,7 @@ from redrive_ui.pages.parameters import Requested, Word
 from redrive_ui.protection import Refused
 from redrive_ui.request_context import RequestContext, person_of
 from redrive_ui.rows import Row, rows_of
+from redrive_ui.searching import LONGEST
 
 router = APIRouter()
 #: So many groups of the cause, those that were seen last, are compared; so many of the likeliest are shown.
@@ -249,13 +251,14 @@ def _texts(ctx: RequestContext, connection: Connection, route: str, group_id: in
     counts: dict[str, int] = {}
     for row in rows_of(
         connection,
-        "select substr(error_text, 1, 20000) as said, count(*) as n from (select error_text from escalated_messages"
-        " where route = :route and group_id = :group_id and error_text is not null order by status, escalation_id desc"
+        f"select substr(error_text, 1, {LONGEST + MARGIN}) as said, count(*) as n from"
+        " (select error_text from escalated_messages where route = :route and group_id = :group_id"
+        " and error_text is not null order by status, escalation_id desc"
         f" limit {TEXTS}) as newest group by error_text",
         route=route,
         group_id=group_id,
     ):
-        text = grouping.plain_words(grouping.mask(cut(ctx.mask(route, row["said"]))))
+        text = grouping.plain_words(grouping.mask(cut(ctx.redactor(route).beginning(row["said"], LONGEST))))
         counts[text] = counts.get(text, 0) + row["n"]
     return sorted(counts.items())
 

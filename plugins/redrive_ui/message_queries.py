@@ -11,6 +11,7 @@ from redrive.ledger.engine import parse_instant, sql
 from redrive.ledger.tables import staging_batches
 from redrive.lifecycle import ReviewStatus
 from redrive.message import ROW_BITS
+from redrive.redaction import MARGIN
 from redrive_ui.filters import STATUSES, Filter
 from redrive_ui.recent import newest
 from redrive_ui.rows import PAGE, Row, first_of, routes_in, rows_of
@@ -19,6 +20,9 @@ from redrive_ui.rows import PAGE, Row, first_of, routes_in, rows_of
 COUNT_TO = 100_000
 #: The same where those that are done with are among them, which are a ledger's whole past.
 COUNT_DONE = 10_000
+#: So much of a text is shown in a list, and so much is read of it for that.
+SHOWN = 2_000
+READ = SHOWN + MARGIN
 #: The newest messages are looked for in so many of the newest batches at most.
 LOOK_BATCHES = 2_000
 
@@ -60,10 +64,10 @@ def by_ids(connection: Connection, ids: Iterable[int]) -> list[Row]:
         return []
     return rows_of(
         connection,
-        "select escalation_id, message_id, route, group_id, cause, substr(reason, 1, 500) as reason,"
-        " substr(error_text, 1, 2000) as error_text, size_bytes, content_type, source, destination, message_key,"
+        f"select escalation_id, message_id, route, group_id, cause, substr(reason, 1, {READ}) as reason,"
+        f" substr(error_text, 1, {READ}) as error_text, size_bytes, content_type, source, destination, message_key,"
         " attempts, first_enqueued_at, escalated_at, suggested_decision, status, decision, decided_by, decided_at,"
-        " approved_by, note, substr(refusal, 1, 500) as refusal, applied_at from escalated_messages"
+        f" approved_by, note, substr(refusal, 1, {READ}) as refusal, applied_at from escalated_messages"
         f" where escalation_id in ({wanted})",
     )
 

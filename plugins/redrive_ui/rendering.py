@@ -63,6 +63,7 @@ class Templates:
                 readable=sorted(at.readable),
                 settings_of=at.settings.routes.get,
                 mask=at.mask,
+                opening=at.opening,
                 here=at.request.url.path.removeprefix(root),
                 **context,
             )

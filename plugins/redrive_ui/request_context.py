@@ -18,7 +18,7 @@ from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.redaction import Redactor
 from redrive.settings import Settings
-from redrive_ui import resolved_filters, route_queries
+from redrive_ui import message_queries, resolved_filters, route_queries
 from redrive_ui.filters import Filter
 from redrive_ui.identity import Access, Person
 from redrive_ui.protection import Refused
@@ -131,6 +131,11 @@ class RequestContext:
         """``text`` as people of the page may see it; what is about no route, or all of them, as what is left of one
         that was removed."""
         return self.redactor(route)(text)
+
+    def opening(self, route: str, text: str) -> str:
+        """The beginning of ``text``, of which :data:`message_queries.READ` characters at most were read, as people may
+        see it."""
+        return self.redactor(route).beginning(text, message_queries.SHOWN)
 
     @property
     def root(self) -> str:

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.message import index_key
-from redrive.redaction import Redactor
+from redrive.redaction import MARGIN, Redactor
 from redrive_ui import message_queries, recent
 from redrive_ui.filters import escaped
 from redrive_ui.recent import LOOK, LOOK_MASKED
@@ -25,6 +25,9 @@ from redrive_ui.search_request import STATES, Search
 
 #: So many of the newest questions to people, whose texts are long, are looked at for what no index knows.
 LOOK_TEXTS = 20_000
+#: So much of a text is looked at, and so much is read for that.
+LONGEST = 20_000
+_READ = LONGEST + MARGIN
 #: So many rows of an index are looked at.
 LOOK_INDEX = 5_000
 #: So many messages of each route at least are looked at where those in one state are asked for.
@@ -94,14 +97,14 @@ class _Texts(NamedTuple):
     def columns(self, table: str) -> str:
         """The columns of a row for :meth:`shown`."""
         headers = f"{table}.headers" if self.header else "null as headers"
-        said = f"substr(coalesce({table}.error_text, {table}.reason), 1, 20000) as said"
+        said = f"substr(coalesce({table}.error_text, {table}.reason), 1, {_READ}) as said"
         return f"{table}.message_id, {table}.route, {said}, {headers}"
 
     def shown(self, row: Row, mask: Redactor) -> bool:
         """Whether it is in a row as people see it."""
-        return bool(self.text and self.text.lower() in mask(row["said"] or "").lower()) or _in_headers(
-            mask, row["headers"], self.header_name, self.header
-        )
+        if self.text and self.text.lower() in mask.beginning(row["said"] or "", LONGEST).lower():
+            return True
+        return _in_headers(mask, row["headers"], self.header_name, self.header)
 
 
 class _SearchRun:
@@ -439,8 +442,9 @@ def _rows(connection: Connection, ids: Sequence[int], readable: Collection[str])
         row["message_id"]: row
         for row in rows_of(
             connection,
-            "select message_id, escalation_id, status, substr(coalesce(error_text, reason), 1, 2000) as error_text from"
-            f" escalated_messages where message_id in ({wanted}) order by escalation_id",
+            "select message_id, escalation_id, status, substr(coalesce(error_text, reason), 1,"
+            f" {message_queries.READ}) as error_text from escalated_messages where message_id in ({wanted})"
+            " order by escalation_id",
         )
     }
     return [{**row, "asked": said.get(row["message_id"])} for row in rows]

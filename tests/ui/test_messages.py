@@ -179,6 +179,18 @@ class TestMessages:
         assert ("00 01 02" in page, "as a file" in page) == (False, False)
         assert site.get("/messages/99/payload").status_code == 404
 
+    def test_are_masked_before_their_texts_are_cut(self, site: Site) -> None:
+        site.set_up(redact=("email", "card"))
+        for number, said in enumerate(("ana.kim@example.org", "4111 1111 1111 1111")):
+            for cut in (5, 12):
+                text = f"{'x ' * ((message_queries.SHOWN - cut) // 2)}{said} was refused"
+                seeding.escalate(site.ledger, 10 * number + cut, text, "{}", group_id=1, refusal=text, reason=text)
+        for path in ("/messages.csv?status=all", "/messages?status=all", "/find?word=group:1", "/groups/orders/1",
+                     "/decide?route=orders&group=1&action=discard"):  # fmt: skip
+            page = site.page(path)
+            assert not re.search(r"ana\.|4111", page), path
+        assert "x [redacted email]" in site.page("/messages.csv?status=all")
+
     def test_read_the_payload_that_is_shown_and_no_earlier_one(self, site: Site) -> None:
         seeding.escalate(site.ledger, 7, "unreadable", "as it was first")
         site.change(

@@ -1,13 +1,14 @@
 """Redaction: what must not be shown isn't, what must be seen still is, and no text makes it slow."""
 
 import json
+import re
 import time
 from dataclasses import dataclass
 
 import pytest
 
 from redrive.errors import SelectorError
-from redrive.redaction import MASKED, Redactor, as_example, check, redactor
+from redrive.redaction import MARGIN, MASKED, Redactor, as_example, check, redactor
 from redrive.selectors import Selector, parse
 
 CARD_NUMBER = "4111 1111 1111 1111"
@@ -405,6 +406,22 @@ def test_credentials_are_found_in_linear_time(piece: str) -> None:
     started = time.process_time()
     masked(text, "credentials")
     assert time.process_time() - started < 2  # a slow case takes minutes
+
+
+@pytest.mark.parametrize("said", ["ana@example.org", CARD_NUMBER, '"ana"@example.org', "token=hat"])
+def test_what_stands_where_a_text_is_cut_is_masked_whole(said: str) -> None:
+    """Half a mail address, or half a card's number, is none."""
+    rules = Redactor(["email", "card", "credentials"])
+    for place in range(80, 101):
+        shown = rules.beginning(f"{'x' * place} {said} {'y' * 600}"[: 100 + MARGIN], 100)
+        assert shown.startswith("x" * place)
+        assert len(shown) < 150
+        assert not re.search("ana|4111|hat", shown), place
+    assert rules.beginning("z" * 80, 100) == "z" * 80
+    assert rules.beginning("z " * 300, 100) == "z " * 50
+    assert rules.beginning(f"{CARD_NUMBER} {'z' * 581}", 100) == f"[redacted card] {'z' * 80}", (
+        "what is masked is short"
+    )
 
 
 def test_an_example_shows_nothing_personal() -> None:

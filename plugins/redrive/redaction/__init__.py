@@ -13,10 +13,21 @@ raises nothing, whatever the text is.
 """
 
 from redrive.redaction.masks import MASKED
-from redrive.redaction.rules import CARD, EMAIL, Redactor, as_example, check, header_of, of_rules, redactor, redactor_of
+from redrive.redaction.rules import (
+    CARD,
+    EMAIL,
+    MARGIN,
+    Redactor,
+    as_example,
+    check,
+    header_of,
+    of_rules,
+    redactor,
+    redactor_of,
+)
 
 __all__ = [
-    "CARD", "EMAIL", "MASKED", "Redactor", "as_example", "check", "header_of", "of_rules", "redactor",
+    "CARD", "EMAIL", "MARGIN", "MASKED", "Redactor", "as_example", "check", "header_of", "of_rules", "redactor",
     "redactor_of", "said_by",
 ]  # fmt: skip
 

@@ -17,6 +17,9 @@ ATTRIBUTE: Final = "attribute:"
 #: A JSON text within a JSON string within …: so deep is looked.
 MAX_NESTED_TEXTS: Final = 3
 
+#: So many characters more than are shown of a text are read, and masked.
+MARGIN: Final = 500
+
 
 class Redacts(Protocol):
     """Anything with rules, such as a route's settings."""
@@ -56,6 +59,14 @@ class Redactor:
         if self._card:
             text = patterns.without_cards(text)
         return text
+
+    def beginning(self, text: str, length: int) -> str:
+        """About the first ``length`` characters of a text as they may be shown. What was read of it goes on for
+        :data:`MARGIN` more: cut first, half of what is masked would not be known by its look."""
+        shown, more = self(text), len(text) - length
+        while more > 0 and not shown.endswith(text[-more:]):
+            more -= 1  # what is masked there stays whole
+        return shown[:-more] if more > 0 else shown
 
     def header(self, name: str, value: str) -> str:
         """A header's value as it may be shown."""

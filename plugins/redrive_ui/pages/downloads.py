@@ -29,7 +29,7 @@ def messages_as_csv(ctx: Requested, chosen: Chosen) -> Response:
             ids = message_queries.ids(connection, ctx.resolve(connection, chosen), ctx.readable, export.MAX_ROWS + 1)
         rows = _rows_of(ctx, ids[: export.MAX_ROWS])
         return Export(
-            export.portions(rows, ctx.mask, cut=len(ids) > export.MAX_ROWS),
+            export.portions(rows, ctx.mask, ctx.opening, cut=len(ids) > export.MAX_ROWS),
             done=exports.release,
             media_type="text/csv; charset=utf-8",
             headers={"content-disposition": f'attachment; filename="redrive-{ctx.now:%Y%m%d-%H%M%S}.csv"'},
