@@ -915,6 +915,20 @@ def test_a_plan_for_nothing_says_how_much_lies_there_and_what_comes_next(
     assert ("staged copies" in told) == bool(staged)
 
 
+def test_names_of_queues_are_neither_markup_nor_orders_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """``orders[/]`` ended the command in a traceback."""
+    name = "orders[/][red]\x1b[31m"
+    unseen = {"staged_but_not_classified": 0, "in_the_sources": "not looked at"}
+    plan = {"route": "orders", "plan": [], "due_now": [{"destination": name, "messages": 1234}], "bounds": [],
+            "not_seen": unseen, "sources": {name: 7}}  # fmt: skip
+    output.print_preview(Console(width=200), plan)
+    queue = {"queue": name, "visible": 1, "in_flight": 0, "delayed": 0, "oldest_age_seconds": None, "observed_at": None}
+    output._print_queues(Console(width=200), [queue], datetime(2026, 11, 20, 12, tzinfo=UTC))
+    said = capsys.readouterr().out
+    assert said.count("orders[/][red]\N{REPLACEMENT CHARACTER}[31m") == 3
+    assert "due now for orders[/]" in said
+
+
 def test_a_dry_run_before_the_first_drain_needs_no_broker(folder: Path, ledger: Ledger) -> None:
     path = folder / "redrive.yaml"
     path.write_text(path.read_text().replace("broker: memory", "broker: amazon_sqs"))

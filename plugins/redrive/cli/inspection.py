@@ -15,6 +15,7 @@ from redrive.cli.context import (
     masked,
     open_ledger,
     plain_json_line,
+    printable,
     read_settings,
 )
 from redrive.cli.held_run import progress_shown
@@ -128,7 +129,7 @@ def audit(
     else:
         typer.echo(f"{found['batches']} batches with {found['copies']} copies checked")
         for problem in found["problems"]:
-            typer.echo(f"BROKEN  {problem}", err=True)
+            typer.echo(printable(f"BROKEN  {problem}"), err=True)
         if not found["problems"]:
             typer.echo("everything adds up")
     if found["problems"]:

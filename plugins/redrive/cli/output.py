@@ -134,7 +134,7 @@ def _print_queues(console: Console, queues: Sequence[dict[str, Any]], now: datet
     for one in queues:
         age = one["oldest_age_seconds"]
         table.add_row(
-            Text(one["queue"]),
+            Text(printable(one["queue"])),
             *("?" if one[name] is None else f"{one[name]:,}" for name in ("visible", "in_flight", "delayed")),
             "unknown" if age is None else f"{age:,.0f} s",
             _ago(one["observed_at"], now),
@@ -202,7 +202,9 @@ def _print_gates(console: Console, gates: Sequence[dict[str, Any]], watching: di
         stage = gate["stage"] if gate["stage"] not in ("canary", "ramp") else f"{gate['stage']} of {gate['allowed']}"
         counts = [f"{gate[name]:,}" for name in ("sent", "returned", "waiting", "held")]
         if table is not None:
-            table.add_row(str(gate["group_id"]), gate["cause"], stage, *counts, Text(gate["waits_for"] or ""))
+            table.add_row(
+                str(gate["group_id"]), gate["cause"], stage, *counts, Text(printable(gate["waits_for"] or ""))
+            )
             continue
         said = f"  {gate['group_id']:>5}  {gate['cause']}, {stage}; " + ", ".join(
             f"{n} {name}" for n, name in zip(counts, ("sent", "back", "waiting", "held"), strict=True)
@@ -239,14 +241,14 @@ def print_preview(console: Console, plan: dict[str, Any]) -> None:
     for row in plan["plan"]:
         group = "" if row["group"] is None else f"group {row['group']}"
         told = filter(None, (row["cause"], group))
-        why = ": ".join(filter(None, (_span(row["when"], row.get("until")), row["why"])))
+        why = printable(": ".join(filter(None, (_span(row["when"], row.get("until")), row["why"]))))
         console.print(Text(f"{row['messages']:>9,}  {row['verdict']:<8}  {', '.join(told)}"))
         template = printable(" ".join((row["template"] or "").split()))[:120]
         console.print(Padding(Text("\n".join(filter(None, (why, template))), style="dim"), (0, 0, 0, 11)))
     if plan.get("peeked"):
         _print_peeked(console, plan["route"], plan["peeked"])
     for due in plan["due_now"]:
-        console.print(f"due now for {due['destination']}: {due['messages']:,}")
+        console.print(Text(printable(f"due now for {due['destination']}: {due['messages']:,}")))
     for sentence in plan["bounds"]:
         console.print(Text(printable(f"but {sentence}"), style="red"))
     unseen = plan["not_seen"]
@@ -262,7 +264,8 @@ def _print_next(console: Console, plan: dict[str, Any]) -> None:
         return
     route, depths = plan["route"], plan.get("sources", {})
     for queue, count in depths.items():
-        console.print(Text(f"{count:>9,}  in {queue}" if count is not None else f"nobody tells how much is in {queue}"))
+        said = f"{count:>9,}  in {queue}" if count is not None else f"nobody tells how much is in {queue}"
+        console.print(Text(printable(said)))
     if plan["not_seen"]["staged_but_not_classified"]:
         console.print(Text(f"next: redrive classify {route}, then this again"))
     elif plan.get("peeked") or any(count != 0 for count in depths.values()):
