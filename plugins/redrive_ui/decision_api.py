@@ -253,7 +253,7 @@ def _change_issues(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]
     }
     until = filters.instant("ignored_until", text_in("ignored_until", given.get("ignored_until", ""), 40))
     if "status" in given:
-        if given["status"] not in set(IssueStatus):
+        if given["status"] not in tuple(IssueStatus):
             raise Refused(400, f"status: one of {', '.join(IssueStatus)}")
         changes["status"] = given["status"]
         if given["status"] == IssueStatus.IGNORED:

@@ -312,6 +312,11 @@ def test_what_changes_is_shown_whatever_its_lines_begin_with() -> None:
     assert bulk_decisions.difference("{}", "{}") == []
 
 
+@pytest.mark.parametrize("status", [[], {}, 7, None, "done"])
+def test_a_status_that_is_none_is_refused(site: Site, status: Any) -> None:
+    assert site.post("/api/issues", failures=["orders~1"], status=status).status_code == 400
+
+
 def test_who_may_not_decide_checks_no_correction(site: Site) -> None:
     escalation = site.value("select min(escalation_id) from escalated_messages where route = 'orders'")
     site.doors.read_only = {"orders"}

@@ -68,14 +68,14 @@ def test_secrets_are_not_in_the_repr() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ['{"conn_type": "aws", "password": "pw-1"', '{"pasword": "pw-1"}', "postgres://u:pw-1@h:port/db",
+    ['{"conn_type": "aws", "password": "pw-1"', '{"pasword": "pw-1"}', '{"pw-1": 1}', "postgres://u:pw-1@h:port/db",
      '{"conn_type": "aws", "password": "pw-1", "extra": "pw-1"}',
      "postgres://u:pw-1@h:99999/db", "postgres://u:pw-1@[h/db",
      '{"conn_type": "http", "password": "pw-1", "port": 99999}',
      '{"conn_type": "http", "password": "pw-1", "port": [1]}',
      '{"conn_type": "http", "password": "pw-1", "port": -1}', "postgres://u:pw-1\uff20x@h/db"],
-    ids=["broken-json", "unknown-field", "bad-port", "extra-not-json", "large-port", "bad-host", "large-port-in-json",
-         "port-of-no-kind", "negative-port", "odd-password"],
+    ids=["broken-json", "unknown-field", "unknown-secret", "bad-port", "extra-not-json", "large-port", "bad-host",
+         "large-port-in-json", "port-of-no-kind", "negative-port", "odd-password"],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_without_telling_secrets(value: str) -> None:
     with pytest.raises(SettingsError) as error:

@@ -122,8 +122,8 @@ def sqlalchemy_url(connection: Connection) -> "URL":
 
 def _from_json(conn_id: str, value: str) -> Connection:
     fields = json.loads(value)
-    if unknown := sorted(set(fields) - _FIELDS):
-        raise ValueError(f"unknown field {unknown[0]}")
+    if set(fields) - _FIELDS:  # which may be a secret that slipped
+        raise ValueError(f"unknown field; there are {', '.join(sorted(_FIELDS))}")
     port = _port(fields.get("port"))
     return Connection(
         conn_id,
