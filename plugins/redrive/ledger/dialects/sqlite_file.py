@@ -32,10 +32,11 @@ def is_absent(url: sa.URL) -> bool:
 
 
 def make(url: sa.URL) -> None:
-    """Make the file of ``url``, and its folder, where they are missing."""
+    """Make the file of ``url``, and its folder, where they are missing, for their owner alone: it holds payloads. What
+    SQLite lays beside the file has its mode."""
     if (path := _path(url)) is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).touch(0o644)
+        Path(path).parent.mkdir(0o700, parents=True, exist_ok=True)
+        Path(path).touch(0o600)
 
 
 def open_engine(url: sa.URL, patience: timedelta) -> sa.Engine:
