@@ -137,6 +137,15 @@ def test_what_people_and_brokers_say_is_masked_and_who_says_it_is_not(workshop: 
     assert report["paused"] == "paused by ben@example.org: [redacted email]"
 
 
+def test_a_report_masks_reasons_before_it_cuts_them(workshop: Workshop) -> None:
+    workshop.die("x", "y", error="KeyError: sku")
+    workshop.cycle()
+    said = f"{'no ' * 63}kim@example.org"
+    workshop.change(f"update escalated_messages set escalated_at = '2099-01-01', reason = '{said}' || message_id")
+    report = pipeline.report(workshop.settings, workshop.begin(), **workshop.options())
+    assert report["reasons"] == {f"{'no ' * 63}[redacted email]": 2}
+
+
 def test_a_trace_finds_messages_by_a_whole_field_but_not_by_one_that_is_masked_by_now(workshop: Workshop) -> None:
     for number in range(3):
         workshop.die(f'{{"n": {number}}}', error=ERROR)

@@ -1,6 +1,7 @@
 """Report: one line of numbers about a run, and the proof that it adds up."""
 
 import logging
+from collections import Counter
 from typing import Any
 
 from redrive.brokers import registry
@@ -43,7 +44,9 @@ def report(context: Context) -> dict[str, Any]:
         to_decide = inspecting.to_decide(connection, context.name)
         to_approve = applying.left(connection, context.name).not_approved if context.route.approvals > 1 else 0
     mask = redactor(context.route)
-    reasons = {mask(reason): count for reason, count in said.items()}
+    reasons = Counter[str]()
+    for reason, count in said.items():
+        reasons[mask.beginning(reason, inspecting.REASON)] += count
     for cause, count in causes.items():  # a DAG run's summary is what this task logs
         log.info(
             "%s (%d of the newest messages): %s", cause, count, registry.advice(Cause(cause), context.route.broker)
@@ -75,7 +78,7 @@ def report(context: Context) -> dict[str, Any]:
         "clean": {source.queue for source in context.route.sources} <= set(loaded.get("emptied", ()))
         and not any(now.get(one) for one in _LEFT),
         **({"refused": refused} if (refused := stages.get("deliver", {}).get("refused")) else {}),
-        **({"reasons": reasons} if reasons else {}),
+        **({"reasons": dict(reasons)} if reasons else {}),
         **({"untouched": untouched} if (untouched := now.get("classified")) else {}),
         **({"paused": said_by(mask, paused)} if paused else {}),
         **({"causes": causes} if causes else {}),

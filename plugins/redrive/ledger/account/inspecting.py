@@ -18,7 +18,11 @@ from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import FINISHED, State
 from redrive.message import index_key
+from redrive.redaction import MARGIN
 from redrive.settings import MOST_SEARCHED
+
+#: So much of a reason is told in a report.
+REASON = 200
 
 
 def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
@@ -193,11 +197,13 @@ def causes(connection: Connection, route: str, *, most: int = 3) -> dict[str, in
 
 
 def reasons(connection: Connection, route: str, *, since: datetime, most: int = 3) -> dict[str, int]:
-    """Why people were asked since then: the beginnings of the commonest reasons, and of how many messages."""
+    """Why people were asked since then: the beginnings of the commonest reasons, those that begin alike as one, and of
+    how many messages. Each is as long as its first :data:`REASON` characters need to be masked."""
     rows = connection.execute(
         sql(
-            "select substr(reason, 1, 200) as reason, count(*) as n from escalated_messages where route = :route"
-            " and escalated_at >= :since_at group by substr(reason, 1, 200) order by count(*) desc, 1 limit :most"
+            f"select min(substr(reason, 1, {REASON + MARGIN})) as reason, count(*) as n from escalated_messages"
+            f" where route = :route and escalated_at >= :since_at group by substr(reason, 1, {REASON})"
+            " order by count(*) desc, 1 limit :most"
         ),
         {"route": route, "since_at": since, "most": most},
     )
