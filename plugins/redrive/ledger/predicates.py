@@ -51,6 +51,8 @@ NOT_OBSERVED = "sent > 0 and observed_at is null"
 WATCHED = f"not (closed_at is null) and {NOT_OBSERVED}"
 #: The broker and connection that the route's queues are on.
 HERE = "(select system from route_state where route = :route)"
+#: The routes whose queues are on the same broker and connection, its own among them.
+ROUTES_HERE = f"(select beside.route from route_state beside where beside.system = {HERE})"
 #: The newest slice of all: what is claimed from now on has a later one, whatever any clock says.
 NEWEST_SLICE = "(select coalesce(max(slice_id), 0) from delivery_slices)"
 #: The newest slice of the route. Its claims wait for each other, so one that is not to be seen yet is later: of all

@@ -358,7 +358,7 @@ def repeated(context: Context, waiting: Sequence[Batch]) -> dict[int, Repeat]:
         leased_for, now = context.route.drain.lease, context.now()
         doubtful = repeats.doubtful(context.ledger, connection, context.name, leased_for=leased_for)
         settled = repeats.lately_settled(context.ledger, connection, context.name, leased_for=leased_for, now=now)
-        gone = repeats.let_go(connection, doubtful)
+        gone = repeats.let_go(connection, [one for one, batch in doubtful.items() if not batch.of_another])
     of_bodies = pc.field("body_hash").isin(bodies)
     tables = {
         batch.batch_id: table if batch.batch_id in doubtful else table.filter(pc.field("redelivered") | of_bodies)
@@ -376,7 +376,14 @@ def repeated(context: Context, waiting: Sequence[Batch]) -> dict[int, Repeat]:
         if batch_id not in tables and (table := _unless_damaged(context, evidence, uri)) is not None
     }
     staged = [
-        StagedBatch(batch_id, batch_id in doubtful, batch_id in tables, _evidence(batch_id, table), batch_id in settled)
+        StagedBatch(
+            batch_id,
+            batch_id in doubtful,
+            batch_id in tables,
+            _evidence(batch_id, table),
+            batch_id in settled,
+            batch_id in doubtful and doubtful[batch_id].of_another,
+        )
         for batch_id, table in (tables | earlier | lately).items()
         if table is not None
     ]

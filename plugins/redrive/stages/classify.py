@@ -167,7 +167,7 @@ def _most_copies(context: Context) -> int:
     if before:
         asked = before.counts[PREPARE]["asked"]
         most = asked["most"] * 2 if "load" in before.counts else asked["copies"] // 2
-    return max(LEAST, min(most, MOST)) + sum(copies for _, copies in doubtful.values())
+    return max(LEAST, min(most, MOST)) + sum(batch.copies for batch in doubtful.values())
 
 
 def _is_whole(staging: "Staging", batch: Batch) -> bool:

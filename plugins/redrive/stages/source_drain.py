@@ -188,7 +188,7 @@ class SourceDrain:
             return 0
         with context.ledger.read() as connection:
             found = self.end.in_doubt(connection)
-        return sum(copies for _, copies in found.values())
+        return sum(batch.copies for batch in found.values())
 
     def _write_age(self, depth: Depth, started: Micros) -> None:
         """The true age of the oldest message, from the copies themselves: it doesn't reset and skips nothing. It is

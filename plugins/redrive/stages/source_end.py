@@ -205,7 +205,7 @@ class SourceEnd:
         with context.ledger.read() as connection:
             return outcomes.awaited(connection, context.name, context.run.started_at) or bool(self.in_doubt(connection))
 
-    def in_doubt(self, connection: "Connection") -> dict[int, tuple[str, int]]:
+    def in_doubt(self, connection: "Connection") -> dict[int, repeats.Doubtful]:
         """See :func:`redrive.ledger.drain.repeats.doubtful`."""
         context = self._context
         leased_for = context.route.drain.lease

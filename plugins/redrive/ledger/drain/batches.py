@@ -320,15 +320,23 @@ def may_come_again(ledger: Ledger, leased_for: timedelta, batch: str) -> str:
     """SQL: what was not settled of ``batch`` (an alias of ``staging_batches``) may still lie in its source.
 
     No longer once the source was drained to its end and loaded after all leases of that drain, which lasted
-    ``leased_for``, were over: what was still there would have come. Of what was drained before the route moved to
-    another broker, or back, no drain since says so.
+    ``leased_for``, were over: what was still there would have come. Whichever route drained it; for another one than
+    took the batch, a run that nobody took over is over with its hold on its route, which may be gone. Of what was
+    drained before the route moved to another broker, or back, no drain since says so.
     """
     taken = f"coalesce({batch}.settled_at, (select runs.finished_at from runs where runs.run_id = {batch}.run_id))"
-    over = ledger.dialect.later(taken, str(leased_for.total_seconds()))
+    held = (
+        f"coalesce({taken}, (select lease_until from route_state"
+        f" where route_state.route = {batch}.route and route_state.run_id = {batch}.run_id))"
+    )
+    over, over_for_others = (ledger.dialect.later(at, str(leased_for.total_seconds())) for at in (taken, held))
     moved = f"(select route_state.moved_fence from route_state where route_state.route = {batch}.route)"
     return (
-        f"(coalesce({batch}.fence < {moved}, false) or coalesce({over} >= (select source_state.drained_to"
-        f" from source_state where source_state.route = {batch}.route and source_state.source = {batch}.source), true))"
+        f"(coalesce({batch}.fence < {moved}, false) or"
+        " not exists (select 1 from source_state there inner join route_state its on its.route = there.route"
+        f" where there.source = {batch}.source and (there.route = {batch}.route and there.drained_to > {over}"
+        f" or there.route <> {batch}.route and there.drained_to > {over_for_others} and its.system ="
+        f" (select own.system from route_state own where own.route = {batch}.route))))"
     )
 
 

@@ -1,7 +1,8 @@
 """What each copy of a load is, decided in sets over the temporary table ``incoming``.
 
 A copy is one of
-- *duplicate*: the same copy was staged before (source, broker id, enqueue time and body hash agree);
+- *duplicate*: the same copy was staged before (source, broker id, enqueue time and body hash agree), on this route or
+  on another of this broker;
 - *returned*: it carries the id and attempt of a redelivery that was sent and has not returned yet, with the body
   that was sent, and nobody says that it failed elsewhere than where it was sent;
 - *surplus*: that attempt has already returned from the same source with the same headers;
@@ -18,6 +19,7 @@ copy it is, or may be. Nothing outside of ``incoming`` changes here.
 
 from collections.abc import Collection
 
+from redrive.ledger.drain import shared_queues
 from redrive.ledger.engine import sql
 from redrive.ledger.transactions import RunTransaction
 
@@ -49,7 +51,8 @@ insert into undecided (broker_message_id, body_hash, enqueued, source)
 select distinct broker_message_id, body_hash, {_TIME.format("enqueued_at")}, source
 from incoming where role is null and broker_message_id <> ''
 """
-_ID_CAME_IN = "known.route || '' = :route and known.broker_message_id in (select broker_message_id from undecided)"
+# A broker's id is the broker's, not a route's: a queue may have moved to another route before a copy of it was settled.
+_ID_CAME_IN = "known.route || '' in {routes} and known.broker_message_id in (select broker_message_id from undecided)"
 #: Most often none is, and nothing needs to be brought together to see that.
 _SOME_ID_IS_KNOWN = """
 select 1 from incoming inner join {table} known on known.broker_message_id = incoming.broker_message_id
@@ -104,20 +107,23 @@ def find_staged_twice(tx: RunTransaction) -> None:
 
 
 def find_duplicates(tx: RunTransaction) -> None:
-    """Copies that were staged before, by the broker's ids, are duplicates of what they became then."""
+    """Copies that were staged before, by the broker's ids, are duplicates of what they became then, on whichever route
+    of this broker."""
+    routes = None
     for table, find, mark in (
         ("messages", _FIND_MESSAGES, _DUPLICATES_OF_MESSAGES),
         ("repeat_copies", _FIND_REPEATS, _DUPLICATES_OF_REPEATS),
     ):
         if not tx.execute(sql(_SOME_ID_IS_KNOWN.format(table=table))).first():
             continue
+        routes = routes or shared_queues.Routes(tx.connection, tx.route)
         tx.temporary("undecided", _UNDECIDED_COLUMNS)
         tx.execute(sql(_FIND_UNDECIDED))
         # PostgreSQL believes that hardly any is known, and would go through all of these for each that is.
         tx.execute(sql("create index undecided_copy on undecided (broker_message_id, enqueued, body_hash)"))
         tx.dialect.look_at_temporary(tx.connection, "undecided")
         tx.temporary("candidates", _CANDIDATE_COLUMNS)
-        tx.execute(sql(find))
+        tx.execute(sql(find.format(routes=routes.listed)), routes.values)
         tx.execute(sql("create index candidates_of_copy on candidates (broker_message_id, enqueued, body_hash)"))
         tx.dialect.look_at_temporary(tx.connection, "candidates")
         tx.execute(sql(mark))

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.errors import ClassificationFailed
-from redrive.ledger.drain import adopting, copy_roles, new_messages, returns
+from redrive.ledger.drain import adopting, copy_roles, new_messages, returns, shared_queues
 from redrive.ledger.drain.keys import Selectors
 from redrive.ledger.drain.repeats import Repeat
 from redrive.ledger.engine import Ledger, sql
@@ -117,6 +117,7 @@ def load(
         tracked = _stage(tx, pending, copies, repeats)
         tx.dialect.look_at_temporary(tx.connection, "incoming")
         _refuse_incomplete(tx.connection, pending)
+        shared_queues.load_in_turn(tx, list(pending))
         if repeats is None:
             copy_roles.find_duplicates(tx)
         else:

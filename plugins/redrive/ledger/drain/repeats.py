@@ -17,6 +17,9 @@ Nor does such a broker say that it kept the acks. A node that dies, or a quorum 
 what came behind them, and gives out once more what was settled. So what was delivered before, and is like a copy of a
 batch that was settled :data:`LATELY`, is *suspected* too. Such a batch proves no duplicate, since what a publisher
 sends twice looks the same; and nobody is kept waiting for it.
+
+All this goes for the batches of other routes of this broker too, if they were drained from a queue that the route has
+by now; but theirs prove no duplicate. The other route may never run again, and then nobody would have the message.
 """
 
 from bisect import bisect_left, bisect_right
@@ -27,8 +30,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from redrive.ledger.drain import batches
+from redrive.ledger.drain import batches, shared_queues
 from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.predicates import ROUTES_HERE
 from redrive.message import Tracking, batch_and_row, index_key, message_id_of
 
 #: How long what was settled is held against what comes again. What a broker forgot of it is given out again at once:
@@ -55,6 +59,14 @@ class Copy(NamedTuple):
     tracking: Tracking | None  # our id and attempt, which say more than all this
 
 
+class Doubtful(NamedTuple):
+    """A batch that is recorded, not known to be settled whole, and may come again."""
+
+    uri: str
+    copies: int
+    of_another: bool  # route, which had the queue before
+
+
 class StagedBatch(NamedTuple):
     """A batch whose copies matter: one that waits to be loaded, or one that may come again."""
 
@@ -63,6 +75,7 @@ class StagedBatch(NamedTuple):
     waiting: bool  # not loaded yet
     copies: Sequence[Copy]
     lately: bool = False  # settled a short while ago, as far as the broker said
+    of_another: bool = False  # route: that one decides about its copies, and may have done so
 
 
 class Repeat(NamedTuple):
@@ -72,32 +85,42 @@ class Repeat(NamedTuple):
     first: int
 
 
+#: The queues of which the route has copies that wait to be loaded.
+_WAITING = (
+    "select waiting.source from staging_batches waiting where waiting.route = :route"
+    " and waiting.state in ('recorded', 'settled') and waiting.loaded_at is null"
+)
+
+
 def doubtful(
     ledger: Ledger, connection: Connection, route: str, source: str | None = None, *, leased_for: timedelta
-) -> dict[int, tuple[str, int]]:
-    """Batches that are recorded, not known to be settled whole, and may come again: id -> (path, copies)."""
+) -> dict[int, Doubtful]:
+    """Batches, by their ids, that are recorded, not known to be settled whole, and may come again: those of the route,
+    and those that other routes drained from a queue of which it has copies now. With ``source`` those of this one."""
     rows = connection.execute(
         sql(
-            "select batch_id, uri, copies from staging_batches where route = :route"
-            " and state in ('recorded', 'settled') and settled_copies < copies and removed_at is null"
+            "select batch_id, uri, copies, route <> :route as of_another from staging_batches"
+            f" where state in ('recorded', 'settled') and {shared_queues.UNSETTLED}"
+            f" and (route = :route or route in {ROUTES_HERE} and source in ({':source' if source else _WAITING}))"
+            f" and {'source = :source' if source else '1 = 1'}"
             f" and {batches.may_come_again(ledger, leased_for, 'staging_batches')}"
-            + (" and source = :source" if source else "")
-            + " order by batch_id"
+            " order by batch_id"
         ),
         {"route": route, "source": source} if source else {"route": route},
     )
-    return {row.batch_id: (row.uri, row.copies) for row in rows}
+    return {row.batch_id: Doubtful(row.uri, row.copies, bool(row.of_another)) for row in rows}
 
 
 def lately_settled(
     ledger: Ledger, connection: Connection, route: str, *, leased_for: timedelta, now: datetime
 ) -> dict[int, str]:
     """Batches that were settled within :data:`LATELY`, as far as the broker said, and may come again if that isn't
-    true: id -> path."""
+    true, of the same routes: id -> path."""
     rows = connection.execute(
         sql(
-            "select batch_id, uri from staging_batches where route = :route and state = 'settled'"
+            f"select batch_id, uri from staging_batches where route in {ROUTES_HERE} and state = 'settled'"
             " and settled_copies >= copies and settled_at > :since_at and removed_at is null"
+            f" and (route = :route or source in ({_WAITING}))"
             f" and {batches.may_come_again(ledger, leased_for, 'staging_batches')} order by batch_id"
         ),
         {"route": route, "since_at": now - LATELY},
@@ -140,7 +163,7 @@ def decide(
     lines = {alike: _Line(copies) for alike, copies in again.items()}
     found: dict[int, Repeat] = {}
     for batch in in_order:
-        if batch.in_doubt:
+        if batch.in_doubt and not batch.of_another:
             pairs = _came_back_whole(batch, lines)
             for copy, first in pairs:
                 may_be_back = _says_nothing(copy) and first.copy_id in gone
@@ -322,7 +345,8 @@ _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def known(ledger: Ledger, route: str, wanted: Iterable[Evidence]) -> dict[Evidence, int]:
-    """Of these, those that a loaded copy has: evidence with the publisher's id -> message, the latest of several.
+    """Of these, those that a loaded copy has, of this or another route of the broker: evidence with the publisher's id
+    -> message, the latest of several.
 
     The database looks at every message with one of the ids, for a producer may give all the same; what it hands out
     is bounded by what is asked.
@@ -335,6 +359,7 @@ def known(ledger: Ledger, route: str, wanted: Iterable[Evidence]) -> dict[Eviden
     enqueued = {evidence: dialect.stored(evidence.enqueued_at) for evidence in asked}
     copies = {(evidence.source, enqueued[evidence] or never, evidence.body_hash) for evidence in asked}
     with ledger.write() as connection:  # a temporary table counts as writing
+        routes = shared_queues.Routes(connection, route)
         dialect.temporary(connection, "asked", "message_id text")
         dialect.bulk(connection, "asked", ("message_id",), [(one,) for one in {index_key(e.message_id) for e in asked}])
         dialect.temporary(
@@ -350,12 +375,12 @@ def known(ledger: Ledger, route: str, wanted: Iterable[Evidence]) -> dict[Eviden
                 "select m.source, m.broker_message_id, m.first_enqueued_at, m.body_hash, max(m.message_id)"
                 " from messages m"
                 f" where {dialect.few('m.broker_message_id', 'select message_id from asked')}"
-                " and m.broker_message_id <> '' and m.route || '' = :route"
+                f" and m.broker_message_id <> '' and m.route || '' in {routes.listed}"
                 " and (m.source, coalesce(m.first_enqueued_at, :never), m.body_hash)"
                 " in (select source, enqueued_at, body_hash from asked_copies)"
                 " group by m.source, m.broker_message_id, m.first_enqueued_at, m.body_hash"
             ),
-            {"route": route, "never": never},
+            {**routes.values, "never": never},
         ).all()
     seen: dict[tuple[Any, ...], int] = {}
     for source, message_id, at, body, latest in rows:

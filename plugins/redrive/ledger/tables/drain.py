@@ -69,6 +69,14 @@ staging_batches = Table(
         sqlite_where=text("loaded_at is null"),
         postgresql_where=text("loaded_at is null"),
     ),
+    # Those of all routes of which something may come again: a queue may move from one route to another.
+    Index(
+        "ix_staging_batches_unsettled",
+        "source",
+        "batch_id",
+        sqlite_where=text("settled_copies < copies and removed_at is null"),
+        postgresql_where=text("settled_copies < copies and removed_at is null"),
+    ),
     Index(
         "ix_staging_batches_adopted_from",
         "adopted_from",

@@ -648,6 +648,14 @@ def upgrade() -> None:
         sqlite_where=sa.text("loaded_at is null"),
         postgresql_where=sa.text("loaded_at is null"),
     )
+    op.create_index(
+        "ix_staging_batches_unsettled",
+        "staging_batches",
+        ["source", "batch_id"],
+        unique=False,
+        sqlite_where=sa.text("settled_copies < copies and removed_at is null"),
+        postgresql_where=sa.text("settled_copies < copies and removed_at is null"),
+    )
     op.create_table(
         "group_rulings",
         sa.Column("ruling_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
