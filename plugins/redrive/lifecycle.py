@@ -37,8 +37,8 @@ MOVES: dict[State, dict[State, str]] = {
     S.CLASSIFIED: {
         S.WAITING: "plan: it is to be sent",
         S.HELD: "plan: its group's gate is not open, or the consumers of its destination are stuck",
-        S.TO_REVIEW: "plan: a person has to decide. load: from a file that the ledger did not know, or it came back"
-        " after people were asked. A restored ledger",
+        S.TO_REVIEW: "plan: a person has to decide. load: from a file that the ledger did not know, or with the id of"
+        " another route's message, or it came back after people were asked. A restored ledger",
         S.ESCALATED: "review: a suspected copy about which somebody decided",
         S.DISCARDED: "plan: the route discards its cause",
         S.EXPIRED: "plan: older than give_up_after",

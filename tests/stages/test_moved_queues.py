@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import yaml
 
 from redrive.brokers.memory.kind import MEMORY_CAPABILITIES
 from redrive.ledger.drain import repeats
+from redrive.message import DeadLetter, Header
 from redrive.settings import parse
 from redrive.stages import pipeline
 from redrive.stages.context import Run
-from tests.workshop import ROUTE, Workshop
+from tests.workshop import REFUSED, ROUTE, Workshop
 
 DLQ, DELAY = ROUTE["sources"]
 
@@ -45,6 +47,9 @@ class Moving(Workshop):
         """One whole run of a route; its report."""
         self.route = route
         return self.cycle()
+
+    def review(self) -> dict[str, Any]:
+        return pipeline.apply_decisions(self.settings, self.route, clock=self.now)
 
     def dies(self, monkeypatch: pytest.MonkeyPatch, where: str, *, first: bool) -> None:
         """A run of the route dies at this call of the broker, before it or after it."""
@@ -147,3 +152,105 @@ def test_the_doubt_about_another_routes_batch_ends_with_a_drain_to_the_end(
     with nameless.ledger.read() as connection:
         leased_for = nameless.settings.route("payments").drain.lease
         assert repeats.doubtful(nameless.ledger, connection, "payments", DLQ["queue"], leased_for=leased_for) == {}
+
+
+# --- a message that another route knows --------------------------------------------------------------------
+
+
+def unknown_and_discarded(shop: Moving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows whether it was sent; a person discards it; it had been sent, and fails again."""
+    shop.die("pay 1")
+    shop.dies(monkeypatch, "publish", first=False)
+    assert shop.go("orders")["escalated"] == 1
+    shop.change("update escalated_messages set decision = 'discard', decided_by = 'ana', note = 'must not be paid'")
+    assert shop.review()["discarded"] == 1
+    assert shop.consume(lambda _: REFUSED) == 1
+
+
+def test_what_somebody_discarded_on_another_route_is_never_sent_by_itself(
+    shop: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown_and_discarded(shop, monkeypatch)
+    ((known,),) = shop.query("select redrive_id from messages")
+    shop.write(payments={})
+    report = shop.go("payments")
+
+    assert (report["new"], report["redelivered"], report["escalated"]) == (1, 0, 1)
+    assert shop.query("select reason, question from escalated_messages where status = 'open'") == [
+        (
+            f"It came with the id of message {known} of route orders, which was discarded there: the queue moved, or"
+            " the route was renamed.",
+            "sent",
+        )
+    ]
+    assert shop.query("select route, parent_id is null from messages order by message_id") == [
+        ("orders", True),
+        ("payments", False),
+    ]
+    assert shop.bodies("orders") == []
+    assert shop.audit() == []
+
+
+def test_no_standing_decision_answers_for_a_message_of_another_route(
+    shop: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown_and_discarded(shop, monkeypatch)
+    shop.write(payments={})
+    shop.change(
+        "insert into standing_decisions (group_id, route, decision, decided_by, note, created_at, until_at) select"
+        " group_id, 'payments', 'redeliver', 'ben', 'known', :now, :later from failure_groups",
+        now=shop.now(),
+        later=shop.now() + timedelta(days=1),
+    )
+    shop.go("payments")
+    shop.go("payments")
+    assert shop.query("select status from escalated_messages where route = 'payments'") == [("open",)]
+    assert shop.bodies("orders") == []
+
+
+def test_what_another_route_has_is_not_sent_beside_it(shop: Moving) -> None:
+    """Somebody put a copy back, with its headers, into the queue that moved meanwhile."""
+    shop.die("pay 1")
+    shop.go("orders")
+    shop.advance(minutes=5)
+    shop.consume(lambda _: REFUSED)
+    [letter] = shop.world.peek("orders-dlq")
+    pipeline.finish(shop.settings, shop.planned(), "succeeded", shop.now)  # it waits to be sent once more
+    shop.world.put("orders-dlq", letter._replace(broker_message_id=""))
+    shop.write(**MOVED)
+    assert (report := shop.go("payments"))["escalated"] == 1
+    assert report["redelivered"] == 0
+    assert "of route orders, which is not finished there" in shop.query("select reason from escalated_messages")[0][0]
+
+
+def test_what_was_made_of_another_routes_message_is_planned_like_any_other(shop: Moving) -> None:
+    """Its consumer copied our headers: another body, or another place where it failed, is another message."""
+    shop.world.create("payments", dead_letter_queue="payments-dlq")
+    shop.world.create("payments-dlq")
+    shop.write(
+        orders={}, payments={"sources": [{**DLQ, "queue": "payments-dlq"}], "destination": {"queue": "payments"}}
+    )
+    shop.die("pay 1")
+    shop.go("orders")
+    [sent] = shop.world.peek("orders")
+    failed = (*sent.headers, Header("error", "String", REFUSED))
+    shop.consume()
+    shop.world.put("payments-dlq", DeadLetter("", b"a part of pay 1", failed, origin="orders"))
+    shop.world.put("payments-dlq", DeadLetter("", b"pay 1", failed, origin="payments"))
+    report = shop.go("payments")
+    assert (report["new"], report["redelivered"], report["escalated"]) == (2, 2, 0)
+    assert shop.audit() == []
+
+
+def test_what_was_restored_begins_anew_on_whichever_route_has_the_queue(shop: Moving) -> None:
+    shop.die("pay 1")
+    shop.go("orders")
+    shop.consume(lambda _: REFUSED)
+    shop.write(orders={"requeue_attempts": 1, "delay_attempts": 0})
+    assert shop.go("orders")["returned"] == 1
+    run = shop.begin()
+    assert pipeline.restore(shop.settings, run, **shop.options())["restored"] == 1
+    pipeline.finish(shop.settings, run, "succeeded", shop.now)
+    shop.write(payments={})
+    assert (report := shop.go("payments"))["new"] == 1
+    assert report["escalated"] == 0

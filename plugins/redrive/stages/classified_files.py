@@ -9,7 +9,7 @@ Apart from :mod:`redrive.stages.classify`, because Arrow takes longer to import 
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,19 +21,32 @@ from redrive.classification.case_finder import CaseFinder, CaseSettings
 from redrive.classification.row_groups import RowGroup
 from redrive.errors import BrokerError, ClassificationFailed, StagingError
 from redrive.ledger.delivery import lanes
-from redrive.ledger.drain import groups, loading, repeats
+from redrive.ledger.drain import batches, groups, loading, repeats
 from redrive.ledger.drain.batches import Batch
 from redrive.ledger.drain.groups import Group
 from redrive.ledger.drain.keys import Selectors
 from redrive.ledger.drain.loading import Classified, Loaded
 from redrive.ledger.drain.repeats import Copy, Evidence, Repeat, StagedBatch
-from redrive.message import MAX_INDEXED, MAX_ROWS, ROW_BITS, Tracking, headers_hash, index_key, message_id_of
+from redrive.ledger.schema import ledger_id
+from redrive.message import (
+    MAX_INDEXED,
+    MAX_ROWS,
+    REDRIVE_ID_DIGITS,
+    ROW_BITS,
+    Tracking,
+    headers_hash,
+    index_key,
+    message_id_of,
+)
 from redrive.policy.aims import LONGEST_ORIGIN
 from redrive.redaction import Redactor, redactor
 from redrive.stages import aiming
 from redrive.stages.context import Context, not_sent_on
 from redrive.staging import file_schemas
 from redrive.staging.batch_files import Staging
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
 
 
 def described(context: Context, some: Sequence[Batch]) -> list[tuple[Batch, pa.Table]]:
@@ -319,16 +332,27 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _elsewhere(context: Context, some: Sequence[tuple[Batch, pa.Table]]) -> set[tuple[str, str]]:
-    """Pairs of a destination of the route and an origin that a copy of the portion tells of, beside our headers, where
-    what failed there can't have been sent there."""
+    """Pairs of a destination of the route, or of another whose ids came in, and an origin that a copy of the portion
+    tells of, beside our headers, where what failed there can't have been sent there."""
     tables = [table.select(["origin", "redrive_id"]) for _, table in some]
     tracked = pa.concat_tables(tables).filter(pc.field("redrive_id").is_valid() & pc.field("origin").is_valid())
     origins = _origins(tracked.column("origin")).unique().to_pylist()
     if not origins:
         return set()
     with context.ledger.read() as connection:
-        destinations = lanes.sent_to(connection, context.name)
+        others = _other_routes(connection, context.name, tracked.column("redrive_id"))
+        destinations = {to for route in (context.name, *others) for to in lanes.sent_to(connection, route)}
     return {(to, origin) for to in destinations for origin in _not_behind(context, to, origins)}
+
+
+def _other_routes(connection: "Connection", route: str, redrive_ids: pa.ChunkedArray) -> list[str]:
+    """The other routes whose batches these ids of the ledger are of: what begins an id says which batch."""
+    prefix = f"{ledger_id(connection)}-"
+    begin = len(prefix) + REDRIVE_ID_DIGITS
+    heads = pc.utf8_slice_codeunits(redrive_ids, 0, begin - ROW_BITS // 4).unique().to_pylist()
+    told = [head.removeprefix(prefix) for head in heads if head.startswith(prefix)]
+    batch_ids = {int(head, 16) for head in told if head and not set(head) - set("0123456789abcdef")}
+    return sorted(batches.routes_of(connection, batch_ids) - {route})
 
 
 def _not_behind(context: Context, destination: str, origins: Sequence[str]) -> list[str]:

@@ -367,6 +367,18 @@ def paths(connection: Connection, batch_ids: set[int]) -> dict[int, str]:
     return found
 
 
+def routes_of(connection: Connection, batch_ids: set[int]) -> set[str]:
+    """The routes of these batches, as far as the ledger has them."""
+    ids = sorted(batch_ids)
+    found: set[str] = set()
+    for start in range(0, len(ids), 500):
+        part = ",".join(map(str, ids[start : start + 500]))  # ints only
+        found.update(
+            connection.execute(sql(f"select distinct route from staging_batches where batch_id in ({part})")).scalars()
+        )
+    return found
+
+
 def needed(connection: Connection, route: str | None) -> set[int]:
     """Batches whose payloads may still be asked for: not loaded, or with a message that isn't finished."""
     only = " and route = :route" if route else ""

@@ -11,7 +11,7 @@ A copy is one of
 - *new*: everything else. A copy with our id but another body, from another subscriber or from elsewhere is new with a
   ``parent_id``. Whatever its headers say of attempts is carried over, so that no circle begins to count anew. The id of
   another ledger is kept; one of this ledger that no message of the route has is not, because whoever sees our ids can
-  write one that will be given next.
+  write one that will be given next. What another route knows of it says :mod:`~redrive.ledger.drain.strangers`.
 
 ``incoming.role`` is what a copy is, null while that is undecided and of what is new; ``owner`` is the message whose
 copy it is, or may be. Nothing outside of ``incoming`` changes here.
@@ -134,7 +134,7 @@ _SAME_BODY = "incoming.body_hash = coalesce(attempts.body_hash, known.body_hash)
 
 
 def find_owners_by_header(tx: RunTransaction) -> None:
-    """Find the messages of copies that carry an id, of this route or of this load."""
+    """Find the messages of copies that carry an id, of this route."""
     tx.execute(
         sql(
             "update incoming set owner = known.message_id from messages known"
@@ -142,11 +142,15 @@ def find_owners_by_header(tx: RunTransaction) -> None:
             " and known.redrive_id = incoming.redrive_id and known.route || '' = :route"
         )
     )
-    # Of several copies with one id that we don't know, the first is that message; the others come from it.
+
+
+def find_owners_in_load(tx: RunTransaction) -> None:
+    """Of several copies with one id that we don't know, the first is that message; the others come from it."""
     tx.execute(
         sql(
             "update incoming set owner = (select min(first.message_id) from incoming first where first.role is null"
             " and first.owner is null and first.redrive_id = incoming.redrive_id) where role is null and owner is null"
+            " and stranger is null"
             " and exists (select 1 from incoming earlier where earlier.role is null and earlier.owner is null"
             " and earlier.redrive_id = incoming.redrive_id and earlier.message_id < incoming.message_id)"
         )

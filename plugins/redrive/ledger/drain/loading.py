@@ -1,7 +1,8 @@
 """Load classified copies: take in every copy of a batch exactly once, in one transaction.
 
 What each copy is, is decided in sets (:mod:`~redrive.ledger.drain.copy_roles`). New ones become messages
-(:mod:`~redrive.ledger.drain.new_messages`); what came back changes messages that are known
+(:mod:`~redrive.ledger.drain.new_messages`), those of another route's ids
+(:mod:`~redrive.ledger.drain.strangers`) for people; what came back changes messages that are known
 (:mod:`~redrive.ledger.drain.returns`).
 
 A message id is a function of (batch, row), and a batch is loaded in the transaction that sets ``loaded_at``:
@@ -17,7 +18,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.errors import ClassificationFailed
-from redrive.ledger.drain import adopting, copy_roles, new_messages, returns, shared_queues
+from redrive.ledger.drain import adopting, copy_roles, new_messages, returns, shared_queues, strangers
 from redrive.ledger.drain.keys import Selectors
 from redrive.ledger.drain.repeats import Repeat
 from redrive.ledger.engine import Ledger, sql
@@ -72,7 +73,8 @@ _INCOMING = (
     " broker_message_id text, body_hash blob, body_bytes int, enqueued_at instant, dead_lettered_at instant,"
     " received_at instant,"
     " deliveries int, redrive_id text, redrive_attempt int, message_key text, order_key text, cause text,"
-    " group_id bigint, origin text, headers_hash blob, fields text, astray int, role text, owner bigint, twin bigint"
+    " group_id bigint, origin text, headers_hash blob, fields text, astray int, role text, owner bigint, twin bigint,"
+    " stranger bigint"
 )
 _STAGE_ROWS = 10_000
 #: So many characters of what messages are found by are kept: an index holds them. The job hands on more, so that what
@@ -114,7 +116,7 @@ def load(
         if not pending:
             return Loaded()
         tx.temporary("incoming", _INCOMING)
-        tracked = _stage(tx, pending, copies, repeats)
+        tracked, strange = _stage(tx, pending, copies, repeats), False
         tx.dialect.look_at_temporary(tx.connection, "incoming")
         _refuse_incomplete(tx.connection, pending)
         shared_queues.load_in_turn(tx, list(pending))
@@ -125,12 +127,16 @@ def load(
         if tracked:
             tx.execute(sql("create index incoming_redrive_id on incoming (redrive_id, message_id)"))
             copy_roles.find_owners_by_header(tx)
+            strange = strangers.find(tx)
+            copy_roles.find_owners_in_load(tx)
         copy_roles.find_owners_by_broker_id(tx)
         repeated = tx.execute(
             sql("select 1 from incoming where role is not null or owner is not null or twin is not null limit 1")
         ).first()
         if tracked and elsewhere:
             copy_roles.find_astray(tx, elsewhere)
+            if strange:
+                strangers.leave_astray(tx)
         if repeated:
             tx.execute(sql("create index incoming_owner on incoming (owner, redrive_attempt, message_id)"))
             copy_roles.mark_returns(tx)
@@ -144,6 +150,8 @@ def load(
         if repeated:
             returns.apply(tx)
             returns.keep_repeats(tx)
+        if strange:
+            strangers.hold_for_people(tx)
         adopting.hold_for_people(tx, list(pending))
         return _count(tx, keyed_by)
 

@@ -35,7 +35,7 @@ insert into messages (
     deliveries, first_enqueued_at, dead_lettered_at, received_at, changed_at, message_key, order_key
 )
 select
-    message_id, {{redrive_id}}, owner, :route, source, kind, origin, destination, broker_message_id,
+    message_id, {{redrive_id}}, coalesce(owner, stranger), :route, source, kind, origin, destination, broker_message_id,
     body_hash, body_bytes, message_id, 'classified', cause, group_id,
     case when redrive_attempt > :most then :most else coalesce(redrive_attempt, 0) end,
     deliveries, enqueued_at, {DIED}, received_at, :now, message_key, order_key

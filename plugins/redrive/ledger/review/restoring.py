@@ -28,6 +28,8 @@ LOOK = "look"
 ACTOR = "redrive restore"
 _OPEN_STATES = (State.CLASSIFIED, State.WAITING, State.HELD, State.TO_REVIEW, State.ESCALATED, State.EXPIRED)
 _OPEN = listed(_OPEN_STATES)
+#: SQL over ``{table}``, which has messages: a restore put it back into its queue.
+WAS_RESTORED = "{table}.state = 'discarded' and coalesce({table}.reason, '') like 'It was restored to %'"
 #: A restore handed them over, and nobody knows whether they are in their queue.
 _HANDED_OVER = (State.RESTORING, State.RESTORE_UNKNOWN)
 _REASON = (

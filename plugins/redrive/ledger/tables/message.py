@@ -28,8 +28,8 @@ messages = Table(
     Column("group_id", sa.BigInteger),
     Column("plan", sa.Text),  # what is to be done with it next, where its state leaves that open
     Column("reason", sa.Text),  # why it is held, escalated, suppressed, discarded
-    # It may have been sent by a ledger that is lost, or by this one since it was backed up, until a person says that it
-    # is to be sent, or it comes back.
+    # It may have been sent by a ledger that is lost, by this one since it was backed up, or by another route, until a
+    # person says that it is to be sent, or it comes back.
     Column("doubted", sa.Boolean, nullable=False, server_default=text("false")),
     count("attempts"),
     count("requeues"),
