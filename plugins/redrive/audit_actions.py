@@ -31,6 +31,7 @@ class Action(StrEnum):
     LOAD = "load", "batches became messages"
     GIVE_ANOTHER_ID = "give_another_id", "copies claimed ids that this ledger never gave to them"
     RETURN = "return", "redelivered messages came back"
+    HAND_OVER = "hand_over", "what came back to another route is a message of that one"
     CLASSIFY_AGAIN = "classify_again", "what came back has the cause of its newest copy"
     RENEW_KEYS = "renew_keys", "keys were taken anew from staging, as the configuration names another key"
     MERGE_GROUPS = "merge_groups", "two groups turned out to be one"

@@ -40,7 +40,7 @@ MOVES: dict[State, dict[State, str]] = {
         S.TO_REVIEW: "plan: a person has to decide. load: from a file that the ledger did not know, or with the id of"
         " another route's message, or it came back after people were asked. A restored ledger",
         S.ESCALATED: "review: a suspected copy about which somebody decided",
-        S.DISCARDED: "plan: the route discards its cause",
+        S.DISCARDED: "plan: the route discards its cause. resolve: it came back to another route, which has it",
         S.EXPIRED: "plan: older than give_up_after",
         S.RESTORING: "restore: before it is handed to the broker",
     },
@@ -70,22 +70,22 @@ MOVES: dict[State, dict[State, str]] = {
     },
     S.UNKNOWN: {
         S.SENDING: "deliver: claims the same attempt again",
-        S.RETURNED: "load: it came back, so it was sent",
+        S.RETURNED: "load: it came back, so it was sent. resolve: to another route",
         S.CONFIRMED: "resolve, deliver: the processed check found it",
         S.TO_REVIEW: "resolve: on_unknown asks people. plan: the canary of its group failed. deliver: its resend can't"
         " be read or sent, or is never answered",
     },
     S.SENT: {
-        S.RETURNED: "load: it came back",
+        S.RETURNED: "load: it came back. resolve: to another route",
         S.PRESUMED: "resolve: the observation window closed without it",
         S.CONFIRMED: "resolve: the processed check found it",
     },
     S.PRESUMED: {
-        S.RETURNED: "load: it came back after all",
+        S.RETURNED: "load: it came back after all. resolve: to another route",
         S.CONFIRMED: "resolve: the processed check found it",
     },
-    S.CONFIRMED: {S.RETURNED: "load: it came back after all"},
-    S.RETURNED: {S.CLASSIFIED: "load, in the same transaction: with the cause of its newest copy"},
+    S.CONFIRMED: {S.RETURNED: "load: it came back after all. resolve: to another route"},
+    S.RETURNED: {S.CLASSIFIED: "load, resolve, in the same transaction: with the cause of its newest copy"},
     S.SUPPRESSED: {S.RETURNED: "load: it came back after all"},
     S.TO_REVIEW: {
         S.ESCALATED: "escalate: with its question, in the same transaction",

@@ -192,7 +192,7 @@ def unchanged(plant: Plant) -> Iterator[None]:
 def _everything(plant: Plant) -> dict[str, list[tuple[Any, ...]]]:
     tables = (
         "runs", "route_state", "source_state", "staging_batches", "failure_groups", "group_aliases", "group_rulings",
-        "messages",
-        "repeat_copies", "delivery_slices", "redelivery_attempts", "breakers", "escalated_messages", "audit_events",
+        "messages", "repeat_copies", "returned_elsewhere", "delivery_slices", "redelivery_attempts", "breakers",
+        "escalated_messages", "audit_events",
     )  # fmt: skip
     return {table: sorted(plant.rows(f"select * from {table}"), key=repr) for table in tables}

@@ -30,7 +30,17 @@ from redrive.ledger.delivery import (
 from redrive.ledger.delivery.observations import Observation
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.windows import Mark
-from redrive.ledger.drain import adopting, batches, first_looks, groups, horizon, keys, loading, suspects
+from redrive.ledger.drain import (
+    adopting,
+    batches,
+    first_looks,
+    groups,
+    horizon,
+    keys,
+    loading,
+    returned_elsewhere,
+    suspects,
+)
 from redrive.ledger.drain.batches import Batch
 from redrive.ledger.drain.keys import Selectors
 from redrive.ledger.engine import Ledger
@@ -214,6 +224,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "sources_drained": lambda p, z, s: horizon.sources_drained(p.ledger, z, ["q"], p.now, p.now),
     "sources_loaded": lambda p, z, s: horizon.sources_loaded(p.ledger, z, p.now),
     "forget_pending": lambda p, z, s: horizon.forget_pending(p.ledger, z, p.now),
+    "take_in": lambda p, z, s: returned_elsewhere.take_in(p.ledger, z, p.now),
     "leave": lambda p, z, s: horizon.leave(p.ledger, z, ["orders-dlq"], p.now),
     "presume": lambda p, z, s: presuming.presume(p.ledger, z, {}, window=MINUTE, sources=["q"], now=p.now),
     "confirm": lambda p, z, s: outcomes.confirm(p.ledger, z, [1], p.now),
@@ -297,6 +308,11 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
         " values ('split', :group, 'boom', 'ana', 'two')",
         group=plant.group(),
     )
+    plant.change(
+        "insert into returned_elsewhere (message_id, attempt, route, copy_id, kind, received_at)"
+        " values (1048576, 1, 'orders', 2097152, 'dead_letter', :now)",
+        now=plant.now,
+    )
     zombie = plant.lease
     plant.begin()
     for name, operation in GUARDED.items():
@@ -311,8 +327,8 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     modules = (
         adopting, aiming, applying, batches, consumers, breakers, first_looks, escalations, expiry, horizon, loading,
-        observations, outcomes, claims, lanes, planning, presuming, recovery, restoring, rulings, standing, suspects,
-        table_statistics, unknown_sends, windows,
+        observations, outcomes, claims, lanes, planning, presuming, recovery, restoring, returned_elsewhere, rulings,
+        standing, suspects, table_statistics, unknown_sends, windows,
     )  # fmt: skip
     takes_lease = {
         function

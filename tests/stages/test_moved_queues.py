@@ -254,3 +254,79 @@ def test_what_was_restored_begins_anew_on_whichever_route_has_the_queue(shop: Mo
     shop.write(payments={})
     assert (report := shop.go("payments"))["new"] == 1
     assert report["escalated"] == 0
+
+
+# --- what another route sent -----------------------------------------------------------------------------------
+
+ODD = "the flux capacitor said hm"
+CANARY = {"canary": {"first": 2, "grow": 10, "pass": 0.95, "observe": "10m"}}
+
+
+def test_what_comes_back_to_another_route_stops_the_gate_of_the_route_that_sent_it(shop: Moving) -> None:
+    shop.write(orders=CANARY)
+    shop.die(*(f"m{number}" for number in range(30)), error=ODD)
+    assert shop.go("orders")["redelivered"] == 2
+    shop.consume(lambda _: ODD)
+    shop.write(orders={**CANARY, "sources": [{**DLQ, "queue": "other-dlq"}]}, payments=CANARY)
+    assert shop.go("payments")["escalated"] == 2
+    for _ in range(3):
+        shop.advance(minutes=20)
+        assert shop.go("orders")["redelivered"] == 0
+        shop.go("payments")
+
+    assert shop.query("select stage, reason from group_state where route = 'orders'") == [
+        ("failed", "2 of 2 came back.")
+    ]
+    assert shop.query("select outcome, count(*) from redelivery_attempts where route = 'orders' group by outcome") == [
+        ("returned", 2)
+    ]
+    assert shop.query("select count(*) from returned_elsewhere") == [(0,)]
+    assert shop.query("select distinct reason from messages where route = 'orders' and state = 'discarded'") == [
+        ("It came back to route payments, and is a message of that one: it is decided there.",)
+    ]
+    assert shop.audit() == []
+
+
+def test_a_late_return_to_another_route_corrects_what_was_presumed(shop: Moving) -> None:
+    shop.die("pay 1")
+    shop.go("orders")
+    [letter] = shop.world.peek("orders")
+    shop.consume()
+    for _ in range(3):
+        shop.advance(hours=1)
+        shop.go("orders")
+    assert shop.query("select state from messages") == [("presumed",)]
+    shop.world.put("orders-dlq", DeadLetter("", letter.body, letter.headers, origin="orders"))
+    shop.write(**MOVED)
+    assert shop.go("payments")["escalated"] == 1
+    shop.go("orders")
+    assert shop.query("select outcome from redelivery_attempts") == [("returned",)]
+    assert shop.query("select state from messages order by message_id") == [("discarded",), ("escalated",)]
+    assert shop.audit() == []
+
+
+def test_what_names_an_attempt_that_was_never_made_is_no_return_of_it(shop: Moving) -> None:
+    shop.die("pay 1")
+    pipeline.finish(shop.settings, shop.planned(), "succeeded", shop.now)
+    ((known,),) = shop.query("select redrive_id from messages")
+    forged = (Header("x-redrive-id", "String", known), Header("x-redrive-attempt", "Number", "1"))
+    shop.world.put("orders-dlq", DeadLetter("", b"pay 1", forged, origin="orders"))
+    shop.write(**MOVED)
+    assert shop.go("payments")["escalated"] == 1
+    assert shop.go("orders")["redelivered"] == 1
+    assert shop.query("select outcome from redelivery_attempts") == [(None,)]
+
+
+def test_people_who_are_asked_about_a_send_are_still_asked_when_it_came_back_elsewhere(
+    shop: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.die("pay 1")
+    shop.dies(monkeypatch, "publish", first=False)
+    assert shop.go("orders")["escalated"] == 1
+    shop.consume(lambda _: REFUSED)
+    shop.write(**MOVED)
+    assert shop.go("payments")["escalated"] == 1
+    shop.go("orders")
+    assert shop.query("select outcome from redelivery_attempts") == [("returned",)]
+    assert shop.query("select state from messages order by message_id") == [("escalated",), ("escalated",)]
+    assert shop.audit() == []

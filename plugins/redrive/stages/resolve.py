@@ -12,7 +12,7 @@ from redrive.brokers.base import Broker, Origin, QueueInfo
 from redrive.errors import BrokerError, BrokerUnavailable, CheckFailed
 from redrive.ledger import leases
 from redrive.ledger.delivery import expiry, in_flight, observations, outcomes, presuming, unknown_sends
-from redrive.ledger.drain import horizon
+from redrive.ledger.drain import horizon, returned_elsewhere
 from redrive.ledger.engine import Ledger
 from redrive.lifecycle import Plan
 from redrive.policy.next_step import trusted
@@ -34,6 +34,7 @@ DOUBLED = 8
 def resolve(context: Context) -> dict[str, int]:
     """Confirm by the processed check, presume after the observation window, decide about unknown sends."""
     _leave_sources(context)
+    returned_elsewhere.take_in(context.ledger, context.lease, context.now())
     with context.ledger.read() as connection:
         if not outcomes.any_under_observation(connection, context.name):
             return {"confirmed": 0, "presumed": 0, "unanswered": 0, "decided_unknown": 0}

@@ -86,6 +86,7 @@ def forget(
             tx.execute(sql(f"delete from redelivery_attempts where {within}"), span)
             tx.execute(sql(f"delete from escalated_messages where {within}"), span)
             tx.execute(sql(f"delete from message_fields where {within}"), span)
+            tx.execute(sql(f"delete from returned_elsewhere where {within}"), span)
             # Not before it was taken: the copies of a batch that counts can't be deleted.
             tx.execute(sql("delete from repeat_copies where copy_id >= :low and copy_id < :high"), span)
             record_event(

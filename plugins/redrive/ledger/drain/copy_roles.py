@@ -129,8 +129,10 @@ def find_duplicates(tx: RunTransaction) -> None:
         tx.execute(sql(mark))
 
 
-_WAS_SENT = "(attempts.sent_at is not null or attempts.unknown_at is not null)"
-_SAME_BODY = "incoming.body_hash = coalesce(attempts.body_hash, known.body_hash)"
+#: SQL over ``incoming``, ``redelivery_attempts attempts`` and ``messages known``: the attempt was made, and with the
+#: body of the copy.
+WAS_SENT = "(attempts.sent_at is not null or attempts.unknown_at is not null)"
+SAME_BODY = "incoming.body_hash = coalesce(attempts.body_hash, known.body_hash)"
 
 
 def find_owners_by_header(tx: RunTransaction) -> None:
@@ -165,7 +167,7 @@ def find_owners_by_broker_id(tx: RunTransaction) -> None:
             " from redelivery_attempts attempts inner join messages known on known.message_id = attempts.message_id"
             " where incoming.role is null and incoming.redrive_id is null and not attempts.tracked"
             " and attempts.broker_message_id = incoming.broker_message_id and incoming.broker_message_id <> ''"
-            f" and attempts.route = :route and {_SAME_BODY}"
+            f" and attempts.route = :route and {SAME_BODY}"
         )
     )
 
@@ -203,7 +205,7 @@ from (
     inner join redelivery_attempts attempts
         on attempts.message_id = incoming.owner and attempts.attempt = incoming.redrive_attempt
     inner join messages known on known.message_id = attempts.message_id
-    where incoming.role is null and incoming.astray is null and {_WAS_SENT} and {_SAME_BODY}
+    where incoming.role is null and incoming.astray is null and {WAS_SENT} and {SAME_BODY}
     group by incoming.owner, incoming.redrive_attempt
 ) found
 inner join incoming first on first.message_id = found.message_id

@@ -18,7 +18,15 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.errors import ClassificationFailed
-from redrive.ledger.drain import adopting, copy_roles, new_messages, returns, shared_queues, strangers
+from redrive.ledger.drain import (
+    adopting,
+    copy_roles,
+    new_messages,
+    returned_elsewhere,
+    returns,
+    shared_queues,
+    strangers,
+)
 from redrive.ledger.drain.keys import Selectors
 from redrive.ledger.drain.repeats import Repeat
 from redrive.ledger.engine import Ledger, sql
@@ -152,6 +160,7 @@ def load(
             returns.keep_repeats(tx)
         if strange:
             strangers.hold_for_people(tx)
+            returned_elsewhere.note(tx)
         adopting.hold_for_people(tx, list(pending))
         return _count(tx, keyed_by)
 

@@ -48,7 +48,7 @@ where
     )
 """
 #: SQL: the attempt that came back is the last one. A late return of an earlier attempt changes that attempt only.
-_CURRENT = "(message_id, attempts) in (select owner, redrive_attempt from incoming where role = 'returned')"
+CURRENT = "(message_id, attempts) in (select owner, redrive_attempt from incoming where role = 'returned')"
 #: What people are told of a message that comes back in this state, after they were asked.
 _TOLD = {
     State.ESCALATED: "Nobody knew whether it was sent. It was, and it came back.",
@@ -60,11 +60,11 @@ def apply(tx: RunTransaction) -> None:
     """Note at each attempt that it came back. A message whose last attempt it was is classified again."""
     if not tx.execute(sql("select 1 from incoming where role = 'returned' limit 1")).first():
         return
-    tx.execute(sql(_NOTE_RETURNS))
+    note_outcomes(tx)
     _remember_asked(tx)
     why = "It came back with our id."
     for state in (State.SENT, State.PRESUMED, State.CONFIRMED, State.SUPPRESSED, State.UNKNOWN, State.TO_REVIEW):
-        move(tx, state, State.RETURNED, where=f"route = :route and {_CURRENT}", action=Action.RETURN, reason=why)
+        move(tx, state, State.RETURNED, where=f"route = :route and {CURRENT}", action=Action.RETURN, reason=why)
     for state in _TOLD:
         move(tx, state, State.RETURNED, few=_WAS_ASKED, values={"was": state}, action=Action.RETURN, reason=why)
     lifecycle.check(State.RETURNED, State.CLASSIFIED)
@@ -80,6 +80,11 @@ def apply(tx: RunTransaction) -> None:
     _ask_again(tx)
 
 
+def note_outcomes(tx: RunTransaction) -> int:
+    """The attempts that came back, of table ``incoming``, say so; how many."""
+    return int(tx.execute(sql(_NOTE_RETURNS)).rowcount)
+
+
 #: SQL: the messages about which people had been asked, and that were in this state.
 _WAS_ASKED = "select message_id from asked where asked.state = :was"
 
@@ -93,7 +98,7 @@ def _remember_asked(tx: RunTransaction) -> None:
         sql(
             "insert into asked (message_id, state) select message_id, state from messages where"
             f" {tx.dialect.few('message_id', came_back)} and {tx.dialect.in_row('messages.state')} in {listed(_TOLD)}"
-            f" and ({_CURRENT} or (messages.state = 'discarded' and {PERHAPS_SENT}))"
+            f" and ({CURRENT} or (messages.state = 'discarded' and {PERHAPS_SENT}))"
         )
     )
 

@@ -5,7 +5,8 @@ there. So it is a message of this route that is never planned by itself: people 
 with another body was made of that message; one that failed elsewhere than where that route sent it was passed on; and
 what was restored was put back to be drained anew. Those say nothing of it, and are new like any other.
 
-``incoming.stranger`` is the message of the other route. Nothing but the load's own messages changes here.
+``incoming.stranger`` is the message of the other route. Of that one nothing changes here, because its runs hold it:
+what may be the return of a send of theirs is noted for them (:mod:`~redrive.ledger.drain.returned_elsewhere`).
 """
 
 from redrive.audit_actions import Action

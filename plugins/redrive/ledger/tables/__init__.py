@@ -16,7 +16,7 @@ from redrive.ledger.tables.delivery import (
     queue_observations,
     redelivery_attempts,
 )
-from redrive.ledger.tables.drain import repeat_copies, source_state, staging_batches
+from redrive.ledger.tables.drain import repeat_copies, returned_elsewhere, source_state, staging_batches
 from redrive.ledger.tables.groups import failure_groups, group_aliases, group_rulings
 from redrive.ledger.tables.message import finished_counts, message_fields, messages
 from redrive.ledger.tables.review import (
@@ -52,6 +52,7 @@ __all__ = [
     "queue_observations",
     "redelivery_attempts",
     "repeat_copies",
+    "returned_elsewhere",
     "route_state",
     "runs",
     "saved_filters",

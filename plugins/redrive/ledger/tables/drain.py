@@ -105,3 +105,21 @@ repeat_copies = Table(
     Index("ix_repeat_copies_message_id", "message_id"),
     comment="Staged copies that did not become a message of their own, and what they were.",
 )
+
+# Written by the load of the route that has the copy, which may not write of another route's sends; taken out by the
+# next run of the route that sent it.
+returned_elsewhere = Table(
+    "returned_elsewhere",
+    metadata,
+    Column("message_id", sa.BigInteger, primary_key=True),
+    Column("attempt", sa.Integer, primary_key=True),
+    Column("route", sa.Text, nullable=False),  # the one that sent it
+    Column("copy_id", sa.BigInteger, nullable=False),  # what came back, a message of the other route
+    Column("kind", sa.Text, nullable=False),
+    Column("dead_lettered_at", Instant),
+    Column("received_at", Instant, nullable=False),
+    one_of("kind", "dead_letter", "delay"),
+    Index("ix_returned_elsewhere_route", "route"),
+    comment="Attempts that came back to another route than sent them, until that one's next run knows it.",
+    sqlite_with_rowid=False,
+)

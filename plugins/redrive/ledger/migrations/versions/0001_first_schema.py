@@ -50,7 +50,8 @@ def upgrade() -> None:
             "action",
             """
             take_over_route move_route change_configuration pause resume drain_beyond_limit
-            record_batch abandon_batch give_up_batch load give_another_id return classify_again renew_keys
+            record_batch abandon_batch give_up_batch load give_another_id return hand_over classify_again
+            renew_keys
             merge_groups rule_merge rule_split revoke_ruling split_groups refuse_ruling
             follow_ruling forget plan aim expire refuse_destination step_gate step_breaker
             release_gate admit hold_back put_to_review claim claim_resend give_back send lose_sight
@@ -555,6 +556,21 @@ def upgrade() -> None:
     )
     op.create_index("ix_repeat_copies_broker_message_id", "repeat_copies", ["broker_message_id"], unique=False)
     op.create_index("ix_repeat_copies_message_id", "repeat_copies", ["message_id"], unique=False)
+    op.create_table(
+        "returned_elsewhere",
+        sa.Column("message_id", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("copy_id", sa.BigInteger(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("dead_lettered_at", Instant(), nullable=True),
+        sa.Column("received_at", Instant(), nullable=False),
+        one_of("ck_returned_elsewhere_kind", "kind", "dead_letter delay"),
+        sa.PrimaryKeyConstraint("message_id", "attempt", name=op.f("pk_returned_elsewhere")),
+        comment="Attempts that came back to another route than sent them, until that one's next run knows it.",
+        sqlite_with_rowid=False,
+    )
+    op.create_index("ix_returned_elsewhere_route", "returned_elsewhere", ["route"], unique=False)
     op.create_table(
         "route_state",
         sa.Column("route", sa.Text(), nullable=False),
