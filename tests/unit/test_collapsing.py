@@ -143,7 +143,17 @@ def test_texts_of_every_form_are_masked_as_one_by_one(seed: int) -> None:
 
 def test_samples_and_hostile_texts_are_masked_as_one_by_one() -> None:
     texts = [text for _, text in SAMPLES] + [failure_text.cut(text) for text in HOSTILE.values()]
-    texts += ["", "\x1b[31fade12 34", "caf\u00e9 12", "12\x00 34", "\u0663 12", "7", "a\r\n7"]
+    texts += [
+        "",
+        "\x1b[31fade12 34",
+        "caf\u00e9 12",
+        "12\x00 34",
+        "\u0663 12",
+        "7",
+        "a\r\n7",
+        r"a \u0001 \ud83c",
+        r"a \u0002 \ud83d",
+    ]
     assert Masked().all(texts) == [grouping.mask(text) for text in texts]
 
 

@@ -1,5 +1,7 @@
 """The contract of `redrive explain`: the same lines, in order, with a cause and a group."""
 
+import json
+
 import pyarrow as pa
 import pytest
 from failure_samples import SAMPLES
@@ -252,3 +254,37 @@ def test_nothing_is_sent_again_for_what_a_value_says(text: str, cause: str, valu
 def test_what_is_quoted_may_be_the_failure() -> None:
     (answer,) = explain([{"text": "Server error '503 Service Unavailable' for url 'https://hats.example/hats'"}])
     assert answer["cause"] == "dependency_unavailable"
+
+
+@pytest.mark.parametrize("name", ["text", "error", "x-exception-message"])
+def test_what_stands_escaped_in_json_is_told_apart_and_found(name: str) -> None:
+    """Were it taken for a path, all that says it so were one failure."""
+    said = [
+        "Guthaben f\u00fcr Hut aufgebraucht",
+        "\u5e3d\u5b50\u4e0d\u5b58\u5728",
+        "Zeit\u00fcberschreitung der Verbindung",
+    ]
+    tellings = [json.dumps({"detail": one}, ensure_ascii=escaped) for one in said for escaped in (True, False)]
+    lines = [{"text": one} if name == "text" else {"attributes": {name: one}} for one in tellings]
+    found = list(explain(lines))
+    assert [one["group"] for one in found[::2]] == [one["group"] for one in found[1::2]]
+    assert len({one["group"] for one in found}) == len(said)
+    assert [one["cause"] for one in found[::2]] == [one["cause"] for one in found[1::2]]
+    assert found[-1]["cause"] == Cause.TRANSIENT_NETWORK
+    assert "\u5e3d\u5b50\u4e0d\u5b58\u5728" in found[2]["template"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Can\u2019t connect to MySQL server on 'hats'",
+        "Zeitu\u0308berschreitung beim Verbinden",
+        "Connection\u00a0reset\u00a0by\u00a0peer",
+        "\uff23\uff4f\uff4e\uff4e\uff45\uff43\uff54\uff49\uff4f\uff4e \uff52\uff45\uff53\uff45\uff54",
+        "De\u0301lai d\u2019attente de la connexion de\u0301passe\u0301",
+        "\uff80\uff72\uff91\uff71\uff73\uff84\u304c\u767a\u751f\u3057\u307e\u3057\u305f",
+    ],
+)
+def test_however_letters_are_written_the_cause_is_found(text: str) -> None:
+    (answer,) = explain([{"text": text}])
+    assert answer["cause"] == Cause.TRANSIENT_NETWORK, answer["rule"]

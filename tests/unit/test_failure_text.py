@@ -5,7 +5,7 @@ import json
 import pytest
 from hostile_texts import HOSTILE
 
-from redrive.classification.failure_text import HEAD, MAX_BODY_BYTES, MAX_TEXT, TAIL, cut, pick
+from redrive.classification.failure_text import HEAD, MAX_BODY_BYTES, MAX_TEXT, TAIL, cut, pick, readable
 from redrive.message import Header
 from redrive.selectors import parse
 
@@ -111,3 +111,27 @@ def test_beginning_and_end_are_kept() -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_any_text_is_cut(name: str) -> None:
     assert len(pick([], HOSTILE[name].encode(), description=HOSTILE[name]).text) <= MAX_TEXT
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (r'{"detail":"Stra\u00dfe 7"}', '{"detail":"Stra\u00dfe 7"}'),
+        (r'{"detail":"\u5e93\u5b58"}', '{"detail":"\u5e93\u5b58"}'),
+        (r'{"log":"{\"a\":\"\\u5e93\"}"}', '{"log":"{\\"a\\":\\"\u5e93\\"}"}'),
+        (r"hat \ud83c\udfa9 lost", "hat \U0001f3a9 lost"),
+        (r"a\u0022b", r"a\"b"),
+        (r"a \u0000 b \u001b[31m c \u0085", r"a \u0000 b \u001b[31m c \u0085"),
+        (r"half \ud83c of a pair", r"half \ud83c of a pair"),
+        (r"C:\users\update.txt", r"C:\users\update.txt"),
+        ("Can\u2019t reach it", "Can't reach it"),
+        ("Ho\u0308he \uff12\uff10\uff10", "H\u00f6he 200"),
+        ("\ufeffcon\u200bnection\u00a0lost", "connection lost"),
+        ("\uff34\uff49\uff4d\uff45\uff4f\uff55\uff54", "Timeout"),
+        ("\uff80\uff72\uff91\uff71\uff73\uff84", "\u30bf\u30a4\u30e0\u30a2\u30a6\u30c8"),
+        ("\u5931\u8d25\uff1a\u5e93\u5b58\uff08\u96f6\uff09", "\u5931\u8d25\uff1a\u5e93\u5b58\uff08\u96f6\uff09"),
+    ],
+)
+def test_a_text_is_looked_at_as_people_read_it(written: str, read: str) -> None:
+    assert readable(written) == read
+    assert cut(written) == pick([], b"", description=written).text == pick([], b"", given=written).text == read

@@ -211,7 +211,8 @@ class CaseFinder:
             if kind == "delay":
                 texts.append("")
             elif text and not reason and (said := text[: failure_text.MAX_PART].strip(failure_text.BLANKS)):
-                texts.append(said if len(said) <= failure_text.UNCUT else failure_text.cut(said))
+                is_whole = len(said) <= failure_text.UNCUT and said.isascii() and failure_text.ESCAPED not in said
+                texts.append(said if is_whole else failure_text.cut(said))
             else:
                 said, known = self._picked(rows, number, headers.of(number), reason)
                 texts.append(said)

@@ -11,10 +11,12 @@ asks :func:`pick` for the rest; a parity test holds the two together.
 
 import json
 import re
+import unicodedata
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from redrive.message import Header
+from redrive.redaction.escapes import Unescaped
 from redrive.selectors import Kind, Selector
 
 #: Characters of a failure text that are looked at: its beginning and its end, where root causes are named.
@@ -242,10 +244,34 @@ def is_told_by(header: str, evidence: Sequence[Selector]) -> bool:
 
 
 def cut(text: str) -> str:
-    """``text`` without what is between its first and last few thousand characters, blanks around it trimmed."""
+    """``text``, :func:`readable`, without what is between its first and last few thousand characters, blanks around it
+    trimmed."""
+    text = readable(text)
     if len(text) > UNCUT:
         text = text[:HEAD] + GAP + text[-TAIL:]
     return text.strip(BLANKS)
+
+
+#: What begins a character as JSON may write it. A text of ASCII without one is :func:`readable`.
+ESCAPED: Final = "\\u"
+# What looks as in other texts and is other characters: an apostrophe, blanks, letters and digits of full or half width,
+# ligatures. Punctuation of full width stays: it is that of its languages.
+_APOSTROPHE: Final = re.compile(r"(?<=[^\W\d_])\u2019(?=[^\W\d_])")
+_BLANK: Final = re.compile(r"[\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+_DRESSED: Final = re.compile(r"[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uff9f\uffa0-\uffdc\ufb00-\ufb06]+")
+_UNSEEN: Final = re.compile(r"[\xad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]+")
+
+
+def readable(text: str) -> str:
+    """``text`` with the characters that a reader sees: those that stand escaped in JSON as themselves, and each letter
+    in one form, whatever wrote it."""
+    if ESCAPED in text:
+        text = Unescaped(text, controls=False).text
+    if text.isascii():
+        return text
+    text = _UNSEEN.sub("", text)
+    text = _DRESSED.sub(lambda some: unicodedata.normalize("NFKC", some[0]), text)
+    return unicodedata.normalize("NFC", _APOSTROPHE.sub("'", _BLANK.sub(" ", text)))
 
 
 def _from_headers(headers: Sequence[Header]) -> str:

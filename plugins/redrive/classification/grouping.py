@@ -40,8 +40,8 @@ class Mask(NamedTuple):
 # Directory names, without quotes, blanks and brackets, so that a path ends where prose goes on.
 _SEGMENT = r"[A-Za-z0-9_.@%+=~$-]"
 # The slash first and then what is before it: almost every position fails at the first character.
-# An escaped line break or tab is none.
-_PATH_START = r"(?!\\[nrt](?:[\\ *<\"A-Z]|at ))[/\\](?<![A-Za-z0-9_.>~-][/\\])"
+# An escaped line break or tab is none, nor is a character as JSON writes it.
+_PATH_START = r"(?!\\(?:[nrt](?:[\\ *<\"A-Z]|at )|u[0-9a-fA-F]{4}))[/\\](?<![A-Za-z0-9_.>~-][/\\])"
 # A path after one of these is that of a request.
 _NOT_ASKED_FOR = "".join(
     f"(?<!{before}/)"

@@ -15,10 +15,12 @@ _QUOTES = frozenset('"\\')
 class Unescaped:
     """A text with its escaped characters, also those of a JSON text within a JSON text, as themselves.
 
-    A quotation mark keeps its backslash, so that what is in quotes ends where it did.
+    A quotation mark keeps its backslash, so that what is in quotes ends where it did. Without ``controls``, control
+    characters and halves of pairs stay as they are written: nobody reads them, and not everything can keep them.
     """
 
-    def __init__(self, written: str) -> None:
+    def __init__(self, written: str, *, controls: bool = True) -> None:
+        self._controls = controls
         self._after: list[int] = []  # the places behind what were escapes, in the text as it is here
         self._ends: list[tuple[int, int]] = []  # where each of them began and ended in the text as it was written
         #: The text as it is here.
@@ -36,6 +38,8 @@ class Unescaped:
         for found in _ESCAPE.finditer(written):
             run, high, low, plain = found.groups()
             code = int(plain, 16) if plain else 0x10000 + (int(high, 16) - 0xD800 << 10) + int(low, 16) - 0xDC00
+            if not self._controls and _is_control(code):
+                continue
             character = chr(code)
             start = found.start()
             if character in _QUOTES:
@@ -48,3 +52,7 @@ class Unescaped:
             self._after.append(length)
             self._ends.append((start, at))
         return "".join([*parts, written[at:]])
+
+
+def _is_control(code: int) -> bool:
+    return code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000
