@@ -2969,10 +2969,6 @@ SAMPLES += [
         "openai.AuthenticationError: Error code: 401 - {'error': {'message': 'Incorrect API key provided: sk-xx.', 'code': 'invalid_api_key'}}",
     ),
     (
-        C.THROTTLED,
-        "openai.RateLimitError: Error code: 429 - {'error': {'message': 'You exceeded your current quota', 'code': 'insufficient_quota'}}",
-    ),
-    (
         C.OVERSIZED,
         "openai.BadRequestError: Error code: 400 - {'error': {'message': \"This model's maximum context length is 8192 tokens, however you requested 9000 tokens\", 'code': 'context_length_exceeded'}}",
     ),

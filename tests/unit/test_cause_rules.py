@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - texts stand here as systems write them
 """Which cause a failure text has, and that no text makes finding it slow."""
 
 import re
@@ -10,7 +11,7 @@ from hostile_texts import HOSTILE
 from local_wordings import CATALOGUES, LEFT_OUT
 
 from redrive.classification import failure_text, grouping, rule_table, rules
-from redrive.classification.causes import AUTOMATIC, Cause
+from redrive.classification.causes import AUTOMATIC, Cause, Verdict, default_verdict
 from redrive.classification.explain import explain
 from redrive.classification.rule_table import Rule, Tier
 
@@ -292,6 +293,125 @@ def test_what_business_refuses_is_not_sent_again(text: str) -> None:
 def test_what_a_system_refuses_for_now_is(cause: Cause, text: str) -> None:
     (answer,) = explain([{"text": text}])
     assert answer["cause"] == cause, answer["rule"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Der Parameter Zeitlimit darf nicht negativ sein",
+        "Verbindungs-Timeout muss eine positive Zahl sein",
+        "Le champ d\xe9lai d'expiration est obligatoire",
+        "El l\xedmite de tiempo de espera no puede ser negativo",
+        "O campo tempo limite \xe9 obrigat\xf3rio",
+        "\u8fde\u63a5\u8d85\u65f6\u65f6\u95f4\u5fc5\u987b\u5927\u4e8e0",
+        "Die Wartezeit bis Zeit\xfcberschreitung muss zwischen 1 und 60 liegen",
+        "La valeur de d\xe9lai d'attente d\xe9pass\xe9 doit \xeatre un entier",
+        "El par\xe1metro tiempo de espera agotado debe estar entre 1 y 30",
+        "Il valore di timeout deve essere maggiore di zero",
+        "\u8d85\u65f6\u503c\u4e0d\u80fd\u4e3a\u7a7a",
+        "\u30bf\u30a4\u30e0\u30a2\u30a6\u30c8\u306f1\u4ee5\u4e0a\u3067\u6307\u5b9a\u3059\u308b\u5fc5\u8981\u304c\u3042\u308a\u307e\u3059",
+    ],
+)
+def test_nothing_is_sent_again_for_what_a_setting_has_to_be_in_whatever_language(text: str) -> None:
+    assert not goes_by_itself(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PAYMENT_GATEWAY_TIMEOUT (retryable=false)",
+        "Fatal: connection reset during ledger posting. Do not re-submit this document.",
+        "NonRetriableStepError: upstream timed out",
+        "Bitte nicht erneut senden: Zeit\xfcberschreitung bei der \xdcberweisung",
+        "Ne pas relancer: d\xe9lai d'attente d\xe9pass\xe9 lors du d\xe9bit",
+        "\u8bf7\u52ff\u91cd\u8bd5: \u8fde\u63a5\u8d85\u65f6, \u6263\u6b3e\u5904\u7406\u4e2d",
+        "Permanent failure: rate limit exceeded for closed tenant",
+        "this message must not be retried (broken pipe while printing cheque)",
+        '{"code":"TIMEOUT","isRetriable": false}',
+        "No reintentar: tiempo de espera agotado al cobrar",
+        "\u518d\u9001\u3057\u306a\u3044\u3067\u304f\u3060\u3055\u3044: \u30bf\u30a4\u30e0\u30a2\u30a6\u30c8\u304c\u767a\u751f\u3057\u307e\u3057\u305f",
+        "Connection lost; manual intervention required",
+    ],
+)
+def test_nothing_is_sent_again_that_its_text_says_not_to_send_again(text: str) -> None:
+    assert not goes_by_itself(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gateway timed out; the charge may have gone through",
+        "Outcome of transfer unknown: socket hang up",
+        "Broken pipe after submit, order might already have been placed",
+        "timeout: payment status is unknown, verify with the bank before re-sending",
+        "Zeit\xfcberschreitung: Zahlung wurde m\xf6glicherweise bereits ausgef\xfchrt",
+        "\u8fde\u63a5\u8d85\u65f6, \u8f6c\u8d26\u53ef\u80fd\u5df2\u7ecf\u6210\u529f",
+        "Read timed out after sending; booking could have been created already",
+        "Connection reset while confirming: the refund possibly was executed",
+        "result of capture unknown (ETIMEDOUT)",
+        "d\xe9lai d'attente d\xe9pass\xe9, le virement a peut-\xeatre \xe9t\xe9 ex\xe9cut\xe9",
+        "Tiempo de espera agotado: el pago puede haberse procesado",
+        "Verbindung abgebrochen, Status der \xdcberweisung unbekannt",
+    ],
+)
+def test_of_what_may_be_done_already_the_processed_check_is_asked_or_a_person(text: str) -> None:
+    (answer,) = explain([{"text": text}])
+    assert default_verdict(Cause(answer["cause"])) is Verdict.SUPPRESS_OR_ESCALATE, answer["rule"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "openai.RateLimitError: Error code: 429 - {'error': {'message': 'You exceeded your current quota', 'code': 'insufficient_quota'}}",
+        "503 Service Unavailable: merchant agreement terminated",
+        "temporarily unavailable - licence expired",
+        "Service unavailable. This account has been suspended for fraud",
+        "RateLimitError: billing not active, check your plan and billing details",
+        "Dienst nicht verf\xfcgbar: Konto gesperrt",
+        "\u670d\u52a1\u4e0d\u53ef\u7528: \u5546\u6237\u5df2\u6ce8\u9500",
+        "HTTP 503: your trial has ended, please upgrade to a paid plan",
+        "Too many requests: this API key was revoked",
+        "The service is currently unavailable in your country",
+        "Service indisponible: abonnement r\xe9sili\xe9",
+        "Servicio no disponible: contrato cancelado",
+        "\u30b5\u30fc\u30d3\u30b9\u306f\u73fe\u5728\u5229\u7528\u3067\u304d\u307e\u305b\u3093: \u5951\u7d04\u306f\u89e3\u7d04\u3055\u308c\u307e\u3057\u305f",
+    ],
+)
+def test_nothing_is_sent_again_for_a_reason_that_waiting_does_not_change(text: str) -> None:
+    assert not goes_by_itself(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Zeit\xfcberschreitung beim Verbinden, bitte sp\xe4ter erneut versuchen",
+        "Le d\xe9lai d'attente de la connexion est d\xe9pass\xe9",
+        "Se agot\xf3 el tiempo de espera de la conexi\xf3n",
+        "\u8fde\u63a5\u8d85\u65f6\uff0c\u8bf7\u7a0d\u540e\u91cd\u8bd5",
+        "\u30c7\u30fc\u30bf\u30d9\u30fc\u30b9\u3078\u306e\u63a5\u7d9a\u304c\u30bf\u30a4\u30e0\u30a2\u30a6\u30c8\u3057\u307e\u3057\u305f\u3002\u518d\u63a5\u7d9a\u304c\u5fc5\u8981\u3067\u3059",
+        "Die Verbindung muss neu aufgebaut werden: Verbindung abgebrochen",
+        "Connection reset by peer, giving up after 5 attempts",
+        "Timeout (retryable=true)",
+        "Read timed out; will be retried",
+        "max retries exceeded: connection refused",
+        "deadlock detected, retry the transaction",
+        "PERMANENT_FAILURE_INVALID_ACK_ID",
+        "Connection status unknown: read timed out",
+        "Check your network connection before retrying: connection refused",
+        "server may have been restarted: connection reset",
+        "rpc error: code = Unavailable desc = transport is closing",
+        "The lock may have been lost, deadlock detected",
+        "host may be down: no route to host",
+        "503 Service Unavailable from billing",
+        "Account service is unavailable",
+        "Rate limit reached for your plan: 20 requests per minute, try again in 3 s",
+        "Connection to licence server was closed: connection reset",
+        "The subscription service is temporarily unavailable",
+        "503: service is restarting, customer API offline",
+    ],
+)
+def test_what_only_reminds_of_a_refusal_is_sent_again(text: str) -> None:
+    assert goes_by_itself(text)
 
 
 def test_every_cause_but_unclassified_has_rules() -> None:

@@ -49,7 +49,9 @@ def test_a_reason_is_true_whole_sentences() -> None:
         assert isinstance(decided, Escalate)
         return decided.reason
 
-    meaning = "A unique constraint or an idempotency check says that this was done already."
+    meaning = (
+        "A unique constraint or an idempotency check says that this was done already, or a text that it may have been."
+    )
     assert reason(a_case(Cause.DUPLICATE)) == f"duplicate: {meaning} No processed_check tells whether it was."
     checked = replace(LIMITS, checked=True)
     assert reason(a_case(Cause.DUPLICATE), checked) == f"duplicate: {meaning} The processed_check does not know it."

@@ -125,7 +125,7 @@ _PROFILES: dict[Cause, Profile] = {
         "make the handler idempotent, with its key written in the transaction that does the work.",
     ),
     Cause.DUPLICATE: Profile(
-        "A unique constraint or an idempotency check says that this was done already.",
+        "A unique constraint or an idempotency check says that this was done already, or a text that it may have been.",
         Verdict.SUPPRESS_OR_ESCALATE,
         "Treat an already processed key as success in the consumer and ack it, write the key in the "
         "transaction that does the work, use the broker's deduplication where there is one, and configure "

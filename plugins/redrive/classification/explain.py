@@ -18,6 +18,7 @@ from redrive.classification.dress import without_front
 from redrive.classification.grouping import BLANK, Spot
 from redrive.classification.learned_model import GUESS, OVERRULES, Model, shipped
 from redrive.classification.named_faults import without_named_faults
+from redrive.classification.refusals import refusal_of
 from redrive.classification.rules import Finding, find, find_reason
 from redrive.classification.templates import KnownGroup, Place, tokens_of
 from redrive.message import Header
@@ -83,7 +84,12 @@ def finding_of(masked: str) -> Finding | None:
         itself = find(bare) if bare != said else None
         if itself is not None and not itself.weak and not _goes_by_itself(itself.cause):
             return itself
-    return found
+    return _unless_refused(said, found)
+
+
+def _unless_refused(said: str, found: Finding) -> Finding:
+    """``found``, but not where it would send again what ``said`` that another try is no use for."""
+    return (_goes_by_itself(found.cause) and refusal_of(said, found)) or found
 
 
 def explain_cases(
@@ -150,7 +156,7 @@ class Others:
 
     def _weighed(self, template: str, by_rule: Finding | None) -> Finding | None:
         place = self._decided.place(template) or Place(template)
-        learned = self._model.find(place.template) if self._model is not None else None
+        learned = _learned(self._model, place.template)
         return _weigh(by_rule, learned, self._cause_of.get(place.fingerprint))
 
 
@@ -354,7 +360,7 @@ def _believed(
             believed[text] = next(iter(sure.values()))
             continue
         if spot.template not in asked:
-            asked[spot.template] = model.find(spot.template) if model is not None else None
+            asked[spot.template] = _learned(model, spot.template)
         causes = [Cause(cause) for cause in spot.known if cause != Cause.UNCLASSIFIED]
         # Where there is a group for each of several causes, what is found says which; so does that nothing is.
         by_itself = _weigh(finding, asked[spot.template], None)
@@ -365,6 +371,11 @@ def _believed(
         believed[text] = _weigh(finding, asked[spot.template], known)
     believed |= _agreed(believed, spots)
     return believed | _joined(believed, spots)
+
+
+def _learned(model: Model | None, template: str) -> Finding | None:
+    found = model.find(template) if model is not None else None
+    return found and _unless_refused(template, found)
 
 
 def _joined(believed: Mapping[str, Finding | None], spots: Mapping[str, Spot]) -> dict[str, Finding]:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, RUF001 - lists of words stand in one line each
 """Words that name a fault which did not happen: *Unknown enum value "THROTTLED"*, *timeout must be positive*, *not a
 network error*.
 
@@ -97,12 +98,89 @@ _NAMED: Final = tuple(
     )
 )
 
+# What is demanded of a setting, in the other languages that rules know. What it is demanded of stands before it, in the
+# same clause, or behind one of a few beginnings.
+_NUMERIC: Final = r"(?:\d|<\*>)"
+_DEMANDED_ELSEWHERE: Final = re.compile(
+    # German
+    r"\b(?:muss|müssen|darf|dürfen|soll|sollte|kann) (?:nicht |stets |immer |mindestens |als |eine? |zwischen ){0,3}(?:größer|kleiner|"
+    rf"höher|niedriger|positiv|negativ|null|leer|ganz|gültig|angegeben|gesetzt|vorhanden|unter|über|höchstens|[<>=]|{_NUMERIC})|"
+    r"\bist (?:kein[en]? (?:gültige|zulässige|erlaubte|positive|ganze)|nicht (?:zulässig|erlaubt|angegeben|gesetzt|numerisch)|"
+    r"ein pflichtfeld|erforderlich|negativ|leer|ungültig(?=[.!]?$))|"
+    # French
+    r"\b(?:doit|doivent|devrait) être (?:un |une |strictement |compris|supérieur|inférieur|égal|positi|négati|renseign|défini|"
+    r"spécifi|entre|au moins|au plus|numérique)|\bne (?:peut|doit|peuvent|doivent) (?:pas )?être (?:négati|null|vide|"
+    r"supérieur|inférieur|égal)|\best (?:obligatoire|requis|négati|vide|manquant)|\bn'est pas (?:valide|un nombre|autoris|"
+    r"défini|renseign|une valeur)|"
+    # Spanish
+    r"\b(?:debe|deben|debería) (?:ser|estar) (?:un |una |mayor|menor|positiv|negativ|entre|igual|al menos|como|numéric|"
+    r"definid|especificad)|\bno (?:puede|debe|pueden) (?:ser|estar) (?:negativ|nul|vací|mayor|menor|cero)|"
+    r"\bes (?:obligatori|requerid|negativ|un campo obligatorio)|\bno es (?:válid|un número|un valor|una? enter)|"
+    # Portuguese
+    r"\b(?:deve|devem) (?:ser|estar) (?:um |uma |maior|menor|positiv|negativ|entre|igual|no mínimo|no máximo|numéric|definid)|"
+    r"\bnão (?:pode|deve|podem) (?:ser|estar) (?:negativ|nul|vazi|maior|menor|zero)|\bé (?:obrigatóri|requerid|negativ)|"
+    r"\bnão é (?:válid|um número|um valor)|"
+    # Italian
+    r"\b(?:deve|devono) essere (?:un |una |maggiore|minore|positiv|compres|almeno|uguale|numeric|specificat)|"
+    r"\bnon (?:può|deve) essere (?:negativ|null|vuot|maggiore|minore|zero)|\bè (?:obbligatori|richiest|negativ)|\bnon è "
+    r"(?:valid|un numero|un valore)|"
+    # Dutch, Polish, Russian
+    rf"\bmoet (?:een |minstens |tussen ){{0,2}}(?:groter|kleiner|positief|geheel|getal|{_NUMERIC})|\bmag niet (?:negatief|leer|nul|"
+    r"groter|kleiner)|\bis verplicht|"
+    r"\bmusi być (?:większ|mniejsz|dodatni|liczb|podan|równ)|\bnie może być (?:ujemn|pust|zer|większ|mniejsz)|\bjest wymagan|"
+    r"\bдолж(?:ен|на|но|ны) быть (?:больше|меньше|положительн|целым|числом|не менее|не более|указан|задан|равн)|"
+    r"\bне может быть (?:отрицательн|пуст|нул|больше|меньше)|\bобязател(?:ен|ьна|ьно|ьны)|"
+    # Chinese, Japanese, Korean
+    r"(?:必须|必須|应|须)(?:是|为|大于|小于|在|介于|不小于|不大于|填|设置|指定|正整数)|不能(?:为|小于|大于|是|低于|高于|超出范围)|"
+    r"不得(?:为|小于|大于|低于|高于)|不合法|(?:值|参数|格式)(?:无效|不正确)|"
+    r"でなければ|(?:以上|以下|未満|必須|整数|正の数|数値|範囲)(?:で|に|を|の|です|である)|(?:値|設定|形式|指定|パラメータ)(?:は|が)"
+    r"(?:不正|無効|必須)|(?:が|は)(?:不正です|必須です)|"
+    r"(?:이상|이하|미만|양수|정수|숫자)(?:이어야|여야|만)|(?:값이|형식이) (?:유효하지|올바르지)|필수",
+    re.IGNORECASE,
+)
+#: One of these is in every text of ASCII that says so, lower case.
+_DEMANDS: Final = (
+    *(
+        " muss ",
+        " darf ",
+        " soll",
+        " kann ",
+        " ist ",
+        "doit ",
+        "doivent ",
+        " est ",
+        "n'est ",
+        " debe",
+        " puede",
+        " es ",
+    ),
+    *(" deve", " devono ", " moet ", " mag niet ", "verplicht", " musi ", " jest ", " nie mo"),
+)
+#: Characters before what is demanded in which it stands of what.
+_LONGEST_SUBJECT: Final = 60
+_CLAUSE_ENDS: Final = ".;!?\n。；！？"
+
 
 def without_named_faults(text: str) -> str:
     """``text``, masked, with :data:`BLANK` instead of faults that it only names."""
     for pattern in _NAMED:
         text = pattern.sub(_blanked, text)
+    if not text.isascii() or any(map(text.lower().__contains__, _DEMANDS)):
+        text = _without_demanded(text)
     return text
+
+
+def _without_demanded(text: str) -> str:
+    """``text`` without what something is demanded of in a language other than English."""
+    kept: list[str] = []
+    at = 0
+    for match in _DEMANDED_ELSEWHERE.finditer(text):
+        start = max(
+            at, *(text.rfind(end, at, match.start()) + 1 for end in _CLAUSE_ENDS), match.start() - _LONGEST_SUBJECT
+        )
+        kept += text[at:start], BLANK, " "
+        at = match.start()
+    return "".join([*kept, text[at:]]) if kept else text
 
 
 def _blanked(match: re.Match[str]) -> str:

@@ -1,0 +1,288 @@
+# ruff: noqa: E501, RUF001 - lists of words stand in one line each
+"""What a text says against another try: that there must be none, that the first may have succeeded, or that the reason
+is one which waiting doesn't change.
+
+*Do not retry*, *payment may have been executed* and *account closed* stand beside *timed out*, *503* and *quota
+exceeded* in the texts of those who wrap what they were answered. They are asked only where the rest of a text would
+have its message sent again by itself, and only if one of a few words is in it.
+"""
+
+import re
+from typing import Final
+
+from redrive.classification.causes import Cause
+from redrive.classification.rules import Finding
+
+#: Characters of a text that are looked at, from its beginning.
+_LOOKED_AT: Final = 3000
+
+_AGAIN: Final = (
+    r"(?:re-?tr(?:y|ied)|re-?sen[dt]|re-?submit(?:ted)?|re-?deliver(?:ed)?|re-?play(?:ed)?|re-?process(?:ed)?|repeat(?:ed)?|"
+    r"try again|send again)\b"
+)
+_DONE: Final = (
+    r"(?:succeeded|gone through|completed|executed|booked|posted|charged|captured|sent|committed|paid|transferred|"
+    r"delivered|debited|credited|accepted|submitted|placed|created|refunded|settled|shipped|printed|processed|applied)\b"
+)
+_NOT_AGAIN: Final = re.compile(
+    r"\b(?:non|not|un)[-_ ]?retr(?:y|i)able|\bunrecoverable(?!\w{0,10}[?:]* job stalled)|"
+    r"\b(?:do|must|should|shall|can|may|does|will) ?n[o'](?:t|t be|ver)? (?:be )?" + _AGAIN + r"|"
+    r"\bwon't be (?:retried|resent)|\bnever " + _AGAIN + r"|"
+    r"(?:is[-_ ]?)?retr(?:y|i)able[\"']?\s?[:=]\s?[\"']?(?:false|no\b)|"
+    r"\bpermanent(?:ly)?[-_ ]?(?:failure|failed|error|rejected)(?!_invalid_ack_id)|"
+    r"\bmanual(?:ly)? (?:intervention|reconciliation)|\breconcile[sd]? manually|"
+    r"\bnicht (?:erneut|nochmals?|wieder|mehr) (?:ge)?(?:senden|sendet|versuchen|einreichen|übertragen|wiederholen)|"
+    r"\bnicht wiederholen|\bne pas (?:ré-?essayer|renvoyer|relancer|rejouer|retenter)|"
+    r"\bno (?:reintent(?:ar|e)|reenv[ií](?:ar|e)|repetir|volver a (?:enviar|intentar))|"
+    r"\bnão (?:reenviar|repetir|reprocessar|tentar novamente|tente novamente)|"
+    r"\bnon (?:riprovare|reinviare|ritentare|ripetere)|\bniet opnieuw (?:versturen|verzenden|proberen)|"
+    r"\bnie (?:ponawia|wysyła[ćj] ponownie)|\bне (?:повторя|отправлять повторно)|"
+    r"(?:请勿|不要|不得|禁止|不可)(?:再次)?(?:重试|重发|重复|再次|重新)|再(?:試行|送|実行)(?:しないで|不可|禁止|せず)|재(?:시도|전송)하지 ?마",
+    re.IGNORECASE,
+)
+# What gave up says that it does not try again: that says nothing about another day.
+_GAVE_UP: Final = re.compile(
+    r"attempts|retries|exhausted|g[ia]ve?(?:ing)? ?up|max[a-z]*[ _-]?(?:retr|attempt)", re.IGNORECASE
+)
+_BY_ITSELF: Final = re.compile(r"^(?:will ?n[o']|won't)", re.IGNORECASE)
+_BUSINESS: Final = (
+    r"(?:pay(?:ment|out|in)?|transfer|capture|charge|refund|booking|order|settlement|transaction|bank|debit|credit|shipment|"
+    r"submission|posting)s?"
+)
+_MAY_BE_DONE: Final = re.compile(
+    r"\b(?:may|might|could) (?:already )?(?:have )?(?:already )?(?:been )?(?:already )?" + _DONE + r"|"
+    r"\b(?:possibly|perhaps|probably|maybe) (?:already )?(?:was |been )?" + _DONE + r"|"
+    r"\b(?:unknown[ _]outcome|outcome[ _](?:is )?(?:unknown|unclear|uncertain))|"
+    rf"\b(?:outcome|(?:status|state|result)(?= of (?:the |this )?{_BUSINESS}\b)) of [^\n.,;]{{1,40}}? "
+    r"(?:is |was |remains )?(?:unknown|unclear|uncertain)|"
+    rf"\b{_BUSINESS} (?:status|state|result) (?:is |was |remains )?(?:unknown|unclear|uncertain)|"
+    r"\b(?:status|result) unknown[,;:.]? (?:contact|check|verify|ask)|"
+    r"\b(?:check|verify|contact|reconcile|confirm|ask) (?!(?:your |the |that )?(?:internet|network|connect|server|service|"
+    r"log|endpoint|firewall|host))[^\n.;]{1,60} before (?:re-?try|re-?send|re-?submit|repeat|sending|trying)|"
+    r"\b(?:möglicherweise|eventuell|vielleicht) (?:bereits |schon )?(?:\w{1,20} )?(?:ausgeführt|gebucht|gesendet|bezahlt|"
+    r"verarbeitet|belastet|erfolgt|angelegt)|\b(?:status|ergebnis|ausgang)[^\n.,;:]{0,40} (?:unbekannt|unklar|ungewiss)|"
+    r"\b(?:peut avoir (?:déjà )?(?:été )?|peut-être (?:déjà )?|a peut-être (?:déjà )?été )(?:été )?(?:exécut|débit|"
+    r"envoy|trait|enregistr|compt|pay)|\brésultat[^\n.,;:]{0,40} inconnu|"
+    r"\bpued(?:e|o) haber(?:se)? (?:sido )?(?:ya )?(?:ejecut|proces|cobr|envi|realiz|pag)|"
+    r"\b(?:resultado|estado)[^\n.,;:]{0,40} desconocido|\bpode (?:já )?ter sido|\bpotrebbe essere (?:già )?stat|"
+    r"возможно,? (?:уже )?(?:был[аои]? )?(?:выполнен|провед|списан|отправлен|оплачен)|"
+    r"可能(?:已经?|已被)(?:经)?(?:执行|成功|扣款|处理|转账|支付|提交|入账|发送)|(?:结果|状态)(?:未知|不明)|"
+    r"(?:実行|処理|決済|送金|送信|登録|請求)(?:済み|された|され(?:て)?いる)(?:の)?可能性|(?:結果|状態)(?:が|は)?不明|"
+    r"(?:처리|결제|전송|실행)되었을 수",
+    re.IGNORECASE,
+)
+
+_OF_A_PERSON: Final = (
+    r"(?:accounts?|contracts?|licen[cs]es?|merchants?|tenants?|memberships?|api[- ]?keys?|trial|agreement|customers?|cards?|"
+    r"subscriptions?)"
+)
+_ENDED: Final = (
+    r"(?:closed|cancell?ed|ended|terminated|revoked|barred|banned|suspended|deactivated|disabled|deleted|expired|frozen|"
+    r"rejected|declined|discontinued|blocked|stolen)\b"
+)
+# One after the other, with what such a thing is called between them, and not more.
+_IS_OVER: Final = re.compile(
+    rf"(?<![\w./-]){_OF_A_PERSON}(?: agreement| account| number| id)?(?: #?(?:<\*>|[0-9][\w-]{{0,20}}))?"
+    rf"(?: (?:is|was|has|have|had|been|now|already|permanently)){{0,3}} {_ENDED}(?! (?:the )?connection)|"
+    rf"(?<![\w./-])(?:closed|cancell?ed|terminated|revoked|suspended|deactivated|expired|frozen|blocked|stolen) "
+    rf"{_OF_A_PERSON}(?![\w./-])|"
+    r"\bpermanently (?:closed|removed|disabled|unavailable|exhausted|blocked|suspended)|\bnon-?payment\b|"
+    r"\bdecommissioned\b|\bdown for good\b|"
+    r"\b(?:konto|vertrag|abonnement|abo|lizenz|kund(?:e|in)|karte|mandant|händler|zugang)\b(?: \w{1,20}){0,2}? (?:wurde |ist )?"
+    r"(?:gesperrt|gekündigt|geschlossen|beendet|gelöscht|widerrufen|deaktiviert|stillgelegt|erloschen)|"
+    r"\bgesperrte[srnm]? (?:konto|kund|karte)|"
+    r"\b(?:compte|contrat|abonnement|licence|client|carte)\b(?: \w{1,20}){0,2}? (?:résilié|clôturé|fermé|suspendu|bloqué|"
+    r"expiré|révoqué|annulé|désactivé)|"
+    r"\b(?:cuenta|contrato|suscripción|licencia|cliente|tarjeta)\b(?: \w{1,20}){0,2}? (?:cerrad|cancelad|bloquead|"
+    r"suspendid|revocad|rescindid|caducad|dad[oa] de baja)|"
+    r"\b(?:conta|contrato|assinatura|licença|cliente|cartão)\b(?: \w{1,20}){0,2}? (?:encerrad|cancelad|bloquead|suspens|"
+    r"revogad|rescindid|expirad)|"
+    r"\b(?:conto|contratto|abbonamento|licenza|cliente|carta)\b(?: \w{1,20}){0,2}? (?:chius|disdett|bloccat|sospes|revocat|"
+    r"scadut|rescis)|"
+    r"\b(?:rekening|contract|abonnement|licentie|klant)\b(?: \w{1,20}){0,2}? (?:opgezegd|beëindigd|geblokkeerd|gesloten|"
+    r"verlopen|ingetrokken)|"
+    r"\b(?:konto|umowa|subskrypcja|licencja|klient)\b(?: \w{1,20}){0,2}? (?:zamkni|zablokowan|rozwiązan|anulowan|wygas)|"
+    r"(?:сч[её]т|аккаунт|договор|подписка|лицензия|клиент|карта)(?: \w{1,20}){0,2}? (?:закрыт|заблокирован|расторгнут|"
+    r"отозван|ист[её]к|удал[её]н|аннулирован)|"
+    r"(?:账户|账号|合同|订阅|许可证?|客户|商户|会员|银行卡|授权)[^，。；：,;:\n]{0,6}(?:注销|关闭|终止|冻结|停用|封禁|过期|吊销|解约|到期)|"
+    r"余额不足|"
+    r"(?:口座|アカウント|契約|ライセンス|会員|カード)[^、。,\n]{0,6}(?:解約|停止|凍結|閉鎖|失効|退会|終了)|"
+    r"(?:계정|계약|구독|라이선스)[^.,\n]{0,6}(?:해지|정지|폐쇄|만료|종료)",
+    re.IGNORECASE,
+)
+# Of a plan somebody has to buy more, and where a thing isn't offered it won't be.
+_NOT_BOUGHT: Final = re.compile(
+    r"\binsufficient_quota\b|\bplan and billing\b|\bplans (?:&|and) billing\b|(?<![\w./-])billing (?:details|hard limit|"
+    r"(?:account )?(?:is |was |has been )?(?:not|disabled|closed|inactive))|\bupgrade to (?:a |an |the )?(?:paid|pro|premium|"
+    r"higher|business|enterprise)|\bplease upgrade\b|\btrial (?:account|period|has|is)|\bfree trial\b",
+    re.IGNORECASE,
+)
+_NOT_OFFERED: Final = re.compile(
+    r"\b(?:in|for|on|under|with) (?:your|this|the) (?:current )?(?:country|(?:subscription |service )?plan|subscription(?: "
+    r"tier)?|tier|contract|merchant|licen[cs]e|account type)\b|\bsanction(?:s|ed)\b|"
+    r"\bunavailable_for_(?:region|country|plan)|\bnot contained in (?:your|the) contract",
+    re.IGNORECASE,
+)
+_LATER: Final = re.compile(
+    r"\bper[ -](?:min|sec|hour|day)|/(?:min|s|sec|h|hour|day)\b|try again|\bretry|\bresets?\b|\bwait\b|\bquota exceeded for metric|\bresource_exhausted\b",
+    re.IGNORECASE,
+)
+# Looking for a word is cheap, for an expression it is not: in a text of ASCII there is a word of each of some lists,
+# lower case, where anything is found.
+_NOT: Final = ("not ", "n't ", "never ", "nicht ", "ne pas ", "no re", "non ri", "niet ", "nie ")
+_ONCE_MORE: Final = ("retr", "resen", "re-", "submi", "deliver", "repla", "repr", "repeat", "repet", "again")
+_ONCE_MORE_ELSEWHERE: Final = (
+    "erneut",
+    "wieder",
+    "nochmal",
+    "relanc",
+    "renvoy",
+    "rejou",
+    "reint",
+    "reenv",
+    "ponawia",
+    "opnieuw",
+)
+_FOR_EVER: Final = ("retryable", "retriable", "recover", "permanent", "manual", "reconcile")
+_PERHAPS: Final = (
+    "have ",
+    "been ",
+    "possibl",
+    "perhaps",
+    "maybe",
+    "probabl",
+    "unknown",
+    "unclear",
+    "uncertain",
+    "before ",
+)
+_PERHAPS_ELSEWHERE: Final = ("unbekannt", "unklar", "eventuell", "vielleicht", "haber", "desconocido", "potrebbe")
+_WHOSE: Final = (
+    "account",
+    "contract",
+    "licen",
+    "merchant",
+    "tenant",
+    "membership",
+    "key",
+    "trial",
+    "agreement",
+    "customer",
+    "card",
+)
+_WHOSE_ELSEWHERE: Final = (
+    "subscri",
+    "konto",
+    "vertrag",
+    "abo",
+    "kund",
+    "mandant",
+    "karte",
+    "contrat",
+    "compte",
+    "client",
+    "cuenta",
+    "tarjeta",
+    "conto",
+    "carta",
+    "rekening",
+    "klant",
+    "umowa",
+    "klient",
+)
+_PAST: Final = (
+    "closed",
+    "cancel",
+    "ended",
+    "terminat",
+    "revoke",
+    "barred",
+    "banned",
+    "suspend",
+    "activat",
+    "disabled",
+    "deleted",
+    "expir",
+    "frozen",
+    "reject",
+    "declined",
+    "discontinued",
+    "blocked",
+    "stolen",
+)
+_PAST_ELSEWHERE: Final = (
+    "gesperr",
+    "schlossen",
+    "beendet",
+    "widerrufen",
+    "stillgelegt",
+    "erloschen",
+    "bloq",
+    "cerrad",
+    "revoca",
+    "rescind",
+    "caducad",
+    "dado de",
+    "encerrad",
+    "chius",
+    "disdett",
+    "blocca",
+    "scadut",
+    "opgezegd",
+    "gesloten",
+    "verlopen",
+    "ingetrokken",
+    "anulowan",
+    "wygas",
+)
+_FOR_GOOD: Final = ("permanently ", "payment", "decommission", "for good")
+
+_OVER: Final = Finding(Cause.AUTH_FAILURE, "refused.over", 0.6)
+_NEVER_AGAIN: Final = Finding(Cause.MALFORMED_PAYLOAD, "refused.not_again", 0.5)
+_PERHAPS_DONE: Final = Finding(Cause.DUPLICATE, "refused.may_be_done", 0.6)
+
+
+def refusal_of(text: str, found: Finding) -> Finding | None:
+    """What ``text``, masked, says against another try, where ``found`` would bring one; None: nothing.
+
+    Whether something may have been done already is asked before it is done again, so that is said first. Where a lease
+    ran out, that is known without a word.
+    """
+    text = text[:_LOOKED_AT]
+    lower, is_any = text.lower(), not text.isascii()
+    if (
+        found.cause is not Cause.LEASE_EXPIRED
+        and (is_any or _says(lower, _PERHAPS) or _says(lower, _PERHAPS_ELSEWHERE))
+        and _MAY_BE_DONE.search(text)
+    ):
+        return _PERHAPS_DONE
+    if (
+        (is_any or _says(lower, _FOR_EVER) or _says_not_again(lower))
+        and (refused := _NOT_AGAIN.search(text))
+        and not (_BY_ITSELF.search(refused[0]) and _GAVE_UP.search(text))
+    ):
+        return _NEVER_AGAIN
+    if (is_any or _says(lower, _FOR_GOOD) or _says_over(lower)) and _IS_OVER.search(text):
+        return _OVER
+    if found.cause is Cause.THROTTLED and _NOT_BOUGHT.search(text) and not _LATER.search(text):
+        return _OVER
+    if found.cause is Cause.DEPENDENCY_UNAVAILABLE and (_NOT_OFFERED.search(text) or _NOT_BOUGHT.search(text)):
+        return _OVER
+    return None
+
+
+def _says_not_again(lower: str) -> bool:
+    return _says(lower, _NOT) and (_says(lower, _ONCE_MORE) or _says(lower, _ONCE_MORE_ELSEWHERE))
+
+
+def _says_over(lower: str) -> bool:
+    return (_says(lower, _WHOSE) or _says(lower, _WHOSE_ELSEWHERE)) and (
+        _says(lower, _PAST) or _says(lower, _PAST_ELSEWHERE)
+    )
+
+
+def _says(lower: str, words: tuple[str, ...]) -> bool:
+    for word in words:  # noqa: SIM110 - any() takes twice as long
+        if word in lower:
+            return True
+    return False
