@@ -414,6 +414,125 @@ def test_what_only_reminds_of_a_refusal_is_sent_again(text: str) -> None:
     assert goes_by_itself(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Error code 503: vendor 400 is locked for purchasing",
+        "Invalid code 502: expected one of 1, 2, 3",
+        "Field status 500 not allowed for plant 9",
+        "error 504 in row: quantity missing",
+        "status 503 must be a letter",
+        "Tariff code 500 is unknown",
+        "Error: 502 pieces ordered, 500 in lot",
+        "Material code 503 has no price",
+        "Got 500 instead of 5 units",
+        "Posting error 504 for ledger 0L: period closed",
+        "status 502 -> 504 is no transition",
+        "error 500: customer number too short",
+    ],
+)
+def test_nothing_is_sent_again_for_a_number_that_is_no_status(text: str) -> None:
+    assert not goes_by_itself(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "POST /timeouts/report: field name missing",
+        "GET /v2/rate-limit/config?id=3 rejected: id invalid",
+        "DELETE /connections/reset/7: no body",
+        "OSError: [Errno 13] /srv/hats",
+        "PermissionError: [Errno 1] /srv/hats",
+        "Windows error 32 on rename",
+        "PATCH /maintenance/windows/9: end before start",
+        "PUT https://api.example.com/deadlock/cases: title too long",
+        "GET /throttle: unknown query parameter x",
+        "[WinError 5]",
+        "[Errno 2]",
+        "errno: 13",
+    ],
+)
+def test_nothing_is_sent_again_for_the_path_of_a_request_nor_a_number_for_a_person(text: str) -> None:
+    assert not goes_by_itself(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Counter 4 is not open for passengers",
+        "Unable to contact next of kin",
+        "Loan request cancelled by the borrower",
+        "Lease of car 9 has expired",
+        "Pulse rate exceeded the allowed range",
+        "Deadlock in jury of case 17",
+        "Registration is not open for term 3",
+        "Could not contact the tenant at this number",
+        "The patient did not respond to the letter",
+        "Tenancy lease expired in March",
+        "The burn rate exceeded our budget",
+        "Sewer line disconnected from house 4",
+    ],
+)
+def test_nothing_is_sent_again_for_words_that_businesses_have_too(text: str) -> None:
+    assert not goes_by_itself(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Attempt 1: connection refused. Attempt 2: invalid IBAN",
+        "tried 4 times (socket hang up); last error: unknown article number",
+        "Final response: customer blocked. Earlier: read timed out",
+        "primary timed out, fallback said: card expired",
+        "1st try: 503 Service Unavailable; 2nd try: amount must be positive",
+        "Retries exhausted after ECONNRESET, final error: JSON field 'sku' missing",
+        "attempt #1 failed: timeout, attempt #2 failed: duplicate order number",
+        "after 2 deadlocks the last response was: article 5 does not exist",
+        "Last error: schema validation failed (first error: connection reset)",
+        "try 1: 429, try 2: 429, try 3: unknown recipient",
+        "Backup provider answered: invalid phone number, main provider: timed out",
+        "Retry 1/2 connection reset by peer; Retry 2/2 permission denied",
+    ],
+)
+def test_the_last_of_several_attempts_decides(text: str) -> None:
+    assert not goes_by_itself(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HTTP 503",
+        "got 502 from gateway",
+        "Request failed with status code 503",
+        "error 500: Internal Server Error",
+        "upstream returned 504",
+        "Response status 502",
+        "GET /orders/7: 503 Service Unavailable",
+        "POST https://x.example.com/api: connection refused",
+        "[Errno 111] Connection refused",
+        "OSError: [Errno 28] No space left on device",
+        "connect /var/run/db.sock: connection refused",
+        "[Errno 104]",
+        "Channel is not open",
+        "Socket is not open",
+        "AMQP connection is not open",
+        "cannot contact server db-1",
+        "Request cancelled by the client: context deadline exceeded",
+        "Deadlock found when trying to get lock",
+        "The session is not open",
+        "Request rate exceeded",
+        "Attempt 1: connection refused. Attempt 2: connection refused",
+        "tried 3 times, last error: read timed out",
+        "Attempt 3 failed: 503 Service Unavailable",
+        "retries exhausted, final error: ECONNRESET",
+        "primary: 503, fallback said: timed out",
+        "after 3 attempts: deadlock detected",
+    ],
+)
+def test_what_is_of_machines_is_sent_again(text: str) -> None:
+    assert goes_by_itself(text)
+
+
 def test_every_cause_but_unclassified_has_rules() -> None:
     assert {rule.cause for rule in rules.RULES} == set(Cause) - {Cause.UNCLASSIFIED}
 
@@ -498,6 +617,7 @@ TABLE = """\
 bug.odd  application_bug  said  0.9
     odd
     "odd "
+    ? oddly
     ~ odd[0-9]
     ~ "odder "
 throttled.status  throttled  usual  0.5
@@ -507,10 +627,17 @@ throttled.status  throttled  usual  0.5
 
 def test_a_rule_is_a_line_with_its_literals_and_expressions_below() -> None:
     odd, status = rule_table.parse(TABLE)
-    assert odd == Rule("bug.odd", Cause.APPLICATION_BUG, Tier.SAID, 0.9, ("odd", "odd "), "odd[0-9]|odder ")
+    assert odd == Rule("bug.odd", Cause.APPLICATION_BUG, Tier.SAID, 0.9, ("odd", "odd "), "odd[0-9]|odder ", ("oddly",))
     assert (status.id, status.tier, status.literals) == ("throttled.status", Tier.USUAL, ("429", "420"))
     assert re.search(status.pattern, "http status 429")
     assert not re.search(status.pattern, "item 429")
+
+
+def test_what_may_be_any_number_is_a_status_where_the_text_is_about_machines() -> None:
+    (status,) = rule_table.parse("dependency.status  dependency_unavailable  said  0.5\n    @ 503\n")
+    assert re.search(status.pattern, "http status_code 503")
+    assert re.search(status.loose_pattern, "error 503")
+    assert not re.search(status.pattern, "error 503")
 
 
 @pytest.mark.parametrize(
@@ -526,8 +653,8 @@ def test_a_rule_is_a_line_with_its_literals_and_expressions_below() -> None:
         (4, "    odd ", "double quotes"),
         (5, "    odd", "bug.odd has a literal twice"),
         (6, "    ~ odd(", "bug.odd: "),
-        (8, "bug.odd  throttled  usual  0.5", "bug.odd is there already"),
-        (9, "", "throttled.status has no literal"),
+        (9, "bug.odd  throttled  usual  0.5", "bug.odd is there already"),
+        (10, "", "throttled.status has no literal"),
     ],
 )
 def test_a_line_that_is_wrong_is_refused_with_its_number(line: int, by: str, words: str) -> None:

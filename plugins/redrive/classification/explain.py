@@ -18,8 +18,8 @@ from redrive.classification.dress import without_front
 from redrive.classification.grouping import BLANK, Spot
 from redrive.classification.learned_model import GUESS, OVERRULES, Model, shipped
 from redrive.classification.named_faults import without_named_faults
-from redrive.classification.refusals import refusal_of
-from redrive.classification.rules import Finding, find, find_reason
+from redrive.classification.refusals import last_attempt, refusal_of
+from redrive.classification.rules import Finding, find, find_reason, is_of_business, is_of_machines
 from redrive.classification.templates import KnownGroup, Place, tokens_of
 from redrive.message import Header
 
@@ -31,6 +31,10 @@ TOLD_APART: Final = 50_000
 OVERFLOW: Final = "(too many different failures at once to tell them apart)"
 
 
+#: So likely the model has to find a cause that is sent again by itself, in a text about machines and in any other.
+LIKELY: Final = 0.5
+VERY_LIKELY: Final = 0.8
+
 # A value in quotes, of a few words, and that there are fields, which quote what they say.
 _QUOTED: Final = re.compile(r"(?<![\w'\"`])(['\"`])[^'\"`\n]{1,40}\1(?![\w'\"`])")
 _FIELD: Final = re.compile(r"[\"'] ?: ?[\"'\[{0-9<]|=[\"']")
@@ -38,6 +42,10 @@ _FIELD: Final = re.compile(r"[\"'] ?: ?[\"'\[{0-9<]|=[\"']")
 
 # What is left of a text that only names a fault: a value, a setting or a name is wrong.
 _ONLY_NAMED: Final = Finding(Cause.MALFORMED_PAYLOAD, "malformed.named_fault", 0.5)
+
+
+# What the last of several attempts failed for, where no rule knows it: not what the others did.
+_OF_LAST_ATTEMPT: Final = Finding(Cause.UNCLASSIFIED, "attempts.last", 0.3)
 
 
 class Explanation(NamedTuple):
@@ -84,7 +92,18 @@ def finding_of(masked: str) -> Finding | None:
         itself = find(bare) if bare != said else None
         if itself is not None and not itself.weak and not _goes_by_itself(itself.cause):
             return itself
-    return _unless_refused(said, found)
+    return _of_last_attempt(masked, _unless_refused(said, found))
+
+
+def _of_last_attempt(masked: str, found: Finding) -> Finding:
+    """``found``, or where ``masked`` tells of several attempts and the last one failed for a person, what that says."""
+    last = last_attempt(masked) if _goes_by_itself(found.cause) else ""
+    if not last:
+        return found
+    itself = find(last)
+    if itself is None:
+        return _OF_LAST_ATTEMPT
+    return found if _goes_by_itself(itself.cause) else itself
 
 
 def _unless_refused(said: str, found: Finding) -> Finding:
@@ -374,8 +393,15 @@ def _believed(
 
 
 def _learned(model: Model | None, template: str) -> Finding | None:
+    """What ``model`` says of a template; nothing is sent again for a guess of few words that may mean anything."""
     found = model.find(template) if model is not None else None
-    return found and _unless_refused(template, found)
+    if found is None or not _goes_by_itself(found.cause):
+        return found
+    if found.confidence < LIKELY:
+        return None
+    if not is_of_machines(template) and (found.confidence < VERY_LIKELY or is_of_business(template)):
+        return None
+    return _unless_refused(template, found)
 
 
 def _joined(believed: Mapping[str, Finding | None], spots: Mapping[str, Spot]) -> dict[str, Finding]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redrive.classification.causes import AUTOMATIC, NEED_PERSON, Cause
-from redrive.classification.rules import Finding, without_frames
+from redrive.classification.rules import Finding, without_frames, without_requests
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,6 +81,7 @@ class Model:
 
     def find(self, text: str) -> Finding | None:
         """The cause of a masked text and the words that speak for it most; None where the model abstains."""
+        text = without_requests(text)
         likely = self.probabilities(text)
         cause = max(likely, key=lambda cause: likely[cause])
         if cause in AUTOMATIC and sum(likely[other] for other in NEED_PERSON) > DOUBT:

@@ -235,7 +235,51 @@ _PAST_ELSEWHERE: Final = (
     "anulowan",
     "wygas",
 )
+_OFFERED: Final = (
+    "country",
+    "plan",
+    "tier",
+    "contract",
+    "merchant",
+    "licen",
+    "account type",
+    "subscription",
+    "sanction",
+    "region",
+)
+_BOUGHT: Final = ("quota", "billing", "upgrade", "trial")
 _FOR_GOOD: Final = ("permanently ", "payment", "decommission", "for good")
+
+_ATTEMPTS: Final = (
+    "attempt",
+    "try ",
+    " try",
+    "retry",
+    "last ",
+    "final ",
+    "latest ",
+    "fallback",
+    "backup",
+    "secondary",
+    "standby",
+)
+_LAST: Final = re.compile(
+    r"\b(?:final|last|latest) (?:error|response|failure|exception|answer|reply|result|cause|attempt)"
+    r"(?: (?:message|code|received|returned))?(?::| was:?| is:?| said:?)\s|"
+    r"\b(?:fallback|backup|secondary|standby)(?: (?:provider|gateway|server|host|node|region|system|service|bank))? "
+    r"(?:said|answered|replied|returned|responded|reported|declined)(?: with)?:?\s",
+    re.IGNORECASE,
+)
+_NUMBERED: Final = re.compile(
+    r"\b(?:attempt|try|retry) ?#?(?:<\*>|[0-9]{1,4})(?: ?(?:/|of) ?(?:<\*>|[0-9]{1,4}))?(?: failed)?(?: with)?[: ]\s?(?=[^\s,;.)])|"
+    r"(?:<\*>|[0-9]|<\*>(?:st|nd|rd|th)|1st|2nd|3rd|[4-9]th) (?:attempt|try):\s",
+    re.IGNORECASE,
+)
+_EARLIER: Final = re.compile(
+    r"[(\s.;,](?:earlier|before that|previous(?:ly| error)?|first error|main (?:provider|gateway)|primary)(?: \w{1,12})?:",
+    re.IGNORECASE,
+)
+_SEVERAL_LETTERS: Final = re.compile(r"[^\W\d_]{2,}")
 
 _OVER: Final = Finding(Cause.AUTH_FAILURE, "refused.over", 0.6)
 _NEVER_AGAIN: Final = Finding(Cause.MALFORMED_PAYLOAD, "refused.not_again", 0.5)
@@ -264,11 +308,32 @@ def refusal_of(text: str, found: Finding) -> Finding | None:
         return _NEVER_AGAIN
     if (is_any or _says(lower, _FOR_GOOD) or _says_over(lower)) and _IS_OVER.search(text):
         return _OVER
-    if found.cause is Cause.THROTTLED and _NOT_BOUGHT.search(text) and not _LATER.search(text):
+    if found.cause is Cause.DEPENDENCY_UNAVAILABLE and _says(lower, _OFFERED) and _NOT_OFFERED.search(text):
         return _OVER
-    if found.cause is Cause.DEPENDENCY_UNAVAILABLE and (_NOT_OFFERED.search(text) or _NOT_BOUGHT.search(text)):
+    if (
+        found.cause in (Cause.DEPENDENCY_UNAVAILABLE, Cause.THROTTLED)
+        and _says(lower, _BOUGHT)
+        and _NOT_BOUGHT.search(text)
+        and not (found.cause is Cause.THROTTLED and _LATER.search(text))
+    ):
         return _OVER
     return None
+
+
+def last_attempt(text: str) -> str:
+    """What ``text``, masked, says of the last of several attempts, where it says so: *final error: card declined*, *attempt
+    2: unknown article*, *fallback said: no such user*; else ""."""
+    if not _says(text.lower(), _ATTEMPTS):
+        return ""
+    text = text[:_LOOKED_AT]
+    marks = [*_LAST.finditer(text)]
+    if not marks:
+        numbered = [*_NUMBERED.finditer(text)]
+        marks = numbered if len(numbered) > 1 else []
+    if not marks:
+        return ""
+    said = _EARLIER.split(text[marks[-1].end() :], maxsplit=1)[0]
+    return said if len(_SEVERAL_LETTERS.findall(said)) > 1 else ""
 
 
 def _says_not_again(lower: str) -> bool:

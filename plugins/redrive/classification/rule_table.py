@@ -4,6 +4,8 @@ A rule is data: an id that never changes, a cause, a tier, a confidence, literal
 Rules see the masked text in lower case, without stack frames, and the words inside its names
 (``TooManyRequests``, ``RATE_LIMIT_EXCEEDED``) apart. A rule matches where one of its literals
 occurs and, if it has some, one of its expressions is found; literals are what makes a few hundred rules cheap.
+Literals and expressions that are ``loose`` stand in what people say of their business too: they count only where a
+text is about machines (:func:`redrive.classification.rules.find`).
 
 Expressions are written in the subset that Java and Python share, on lower-case ASCII, with bounded repetition.
 """
@@ -15,7 +17,7 @@ from enum import IntEnum
 from importlib import resources
 from typing import Final, NamedTuple
 
-from redrive.classification.causes import Cause
+from redrive.classification.causes import AUTOMATIC, Cause
 
 #: Literals are looked up by so many letters.
 SHORTEST_LITERAL: Final = 3
@@ -39,6 +41,8 @@ class Rule(NamedTuple):
     confidence: float  # that the cause is right where the rule decides, 0 to 1
     literals: tuple[str, ...]  # lower case; at least one must occur
     pattern: str = ""  # its expressions, any of which must be found as well, where there are some
+    loose: tuple[str, ...] = ()  # literals that count where the text is about machines
+    loose_pattern: str = ""  # as ``pattern``, where the text is about machines
 
 
 def shipped() -> tuple[Rule, ...]:
@@ -74,6 +78,7 @@ _INDENT: Final = "    "
 _HEAD: Final = re.compile(r"([a-z]+[.][a-z0-9_]+) +([a-z_]+) +([a-z]+) +([01](?:[.][0-9]+)?)")
 _TIERS: Final = {tier.name.lower(): tier for tier in Tier}
 _CAUSES: Final = {cause.value: cause for cause in Cause}
+_AUTOMATIC: Final = frozenset(cause.value for cause in AUTOMATIC)
 
 
 @dataclass(slots=True)
@@ -83,6 +88,8 @@ class _Entry:
     number: int  # of its line
     head: re.Match[str]
     literals: list[str] = field(default_factory=list)
+    loose: list[str] = field(default_factory=list)
+    loose_expressions: list[str] = field(default_factory=list)
     expressions: list[str] = field(default_factory=list)
 
     def take(self, text: str, number: int) -> None:
@@ -90,30 +97,49 @@ class _Entry:
         if text.startswith("@ "):
             codes = text[2:].split()
             self.literals += codes
-            self.expressions.append(_status(codes))
+            # What is for a person is, however little it says, and a 429 is hardly another number.
+            sure = [code for code in codes if self.head[2] not in _AUTOMATIC or not code.startswith("5")]
+            loose = [code for code in codes if code not in sure]
+            if sure:
+                self.expressions += _status(sure, "not")
+            if loose:
+                told, perhaps = _status(loose, "not (?:avail|ready|resp)")
+                self.expressions.append(told)
+                self.loose_expressions.append(perhaps)
         elif text.startswith("~ "):
             self.expressions.append(_unquoted(text[2:], number))
         else:
-            literal = _unquoted(text, number)
+            literal = _unquoted(text.removeprefix("? "), number)
             if len(literal) < SHORTEST_LITERAL or literal != literal.lower():
                 raise ValueError(f"line {number}: {literal!r} is too short for a literal, or not in lower case")
-            self.literals.append(literal)
+            (self.loose if text.startswith("? ") else self.literals).append(literal)
 
     def rule(self) -> Rule:
         """The whole rule."""
         name, cause, tier, confidence = self.head.groups()
-        where, pattern = f"line {self.number}: {name}", "|".join(self.expressions)
+        where = f"line {self.number}: {name}"
+        pattern, perhaps = "|".join(self.expressions), "|".join(self.loose_expressions)
+        literals = [*self.literals, *self.loose]
         if cause not in _CAUSES or tier not in _TIERS or not 0 < float(confidence) <= 1:
             raise ValueError(f"{where}: {cause} {tier} {confidence} is no cause, tier and confidence")
-        if not self.literals:
+        if not literals:
             raise ValueError(f"{where} has no literal")
-        if len(set(self.literals)) < len(self.literals):
+        if len(set(literals)) < len(literals):
             raise ValueError(f"{where} has a literal twice")
         try:
             re.compile(pattern, re.ASCII)
         except re.error as error:
             raise ValueError(f"{where}: {error}") from None
-        return Rule(name, _CAUSES[cause], _TIERS[tier], float(confidence), tuple(self.literals), pattern)
+        return Rule(
+            name,
+            _CAUSES[cause],
+            _TIERS[tier],
+            float(confidence),
+            tuple(self.literals),
+            pattern,
+            tuple(self.loose),
+            perhaps,
+        )
 
 
 def _unquoted(text: str, number: int) -> str:
@@ -124,18 +150,27 @@ def _unquoted(text: str, number: int) -> str:
     return text
 
 
-def _status(codes: Sequence[str]) -> str:
-    """The pattern of an HTTP status, wherever clients and servers put it."""
+def _status(codes: Sequence[str], reason: str) -> tuple[str, str]:
+    """The patterns of an HTTP status, wherever clients and servers put it: what it can't be taken for, and what has a
+    number that may be any."""
     either = "|".join(codes)
-    return (
-        r"(?:http|https|http/<\*>|http/[12](?:[.][01])?|status|status[ _-]?code|statuscode|response|response code|"
-        r"response status|responded with|returned|received|with|got|code|error|errorcode|http_code|http_status|"
-        r"httpstatus|http error|an error)[\"']?(?: ?[:=>(\[#] ?| is | of | ){0,2}[\"'\[(]{0,2}(?:"
+    told = (
+        r"(?:http|https|http/<\*>|http/[12](?:[.][01])?|status[ _-]?code|statuscode|response|response code|"
+        r"response status|responded with|returned|http_code|http_status|httpstatus|http error)"
+        + _said_behind(either)
+        + "|"
+        r"(?:^|[^0-9a-z.>])(?:"
         + either
-        + r")(?![0-9a-z])"
-        r"|(?:^|[^0-9a-z.>])(?:"
-        + either
-        + r")(?:[ :,-]{1,3}|[)\]] )(?:\(?(?:bad|unauth|payment|forbidden|not|method|proxy|request|"
-        r"conflict|gone|precondition|payload|content|uri|unsupported|unprocessable|locked|failed|too|internal|"
-        r"server|client|service|gateway|http|insufficient|network|error))"
+        + r")(?:[ :,-]{1,3}|[)\]] )(?:\(?(?:bad|unauth|payment|forbidden|"
+        + reason
+        + r"|method|proxy|"
+        r"request|conflict|gone|precondition|payload|content|uri|unsupported|unprocessable|locked|failed|too|internal|"
+        r"server|client|service(?! not contained)|gateway|http|insufficient|network|error))"
+        # alone in its line, as a header of codes is read
+        r"|(?:^|\n)error code (?:" + either + r")(?:\n|$)"
     )
+    return told, r"(?:status|received|with|got|code|error|errorcode|an error)" + _said_behind(either)
+
+
+def _said_behind(either: str) -> str:
+    return r"[\"']?(?: ?[:=>(\[#] ?| is | of | ){0,2}[\"'\[(]{0,2}(?:" + either + r")(?![0-9a-z])"

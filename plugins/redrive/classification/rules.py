@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from redrive.classification import rule_table
 from redrive.classification.causes import PROFILES, Cause
 from redrive.classification.rule_table import SHORTEST_LITERAL, Tier
+from redrive.classification.word_lists import WORDS
 
 
 class Finding(NamedTuple):
@@ -54,26 +55,38 @@ _RAISED: Final = Cause.APPLICATION_BUG
 _STAGE_OF: Final = {Tier.SAID: 0, Tier.USUAL: 0, Tier.GENERIC: 1, Tier.LAST: 2}
 _ORDERED: Final = tuple(sorted(RULES, key=lambda rule: rule.tier))
 _PATTERNS: Final = tuple(re.compile(rule.pattern, re.ASCII) if rule.pattern else None for rule in _ORDERED)
+_LOOSE_PATTERNS: Final = tuple(
+    re.compile(rule.loose_pattern, re.ASCII) if rule.loose_pattern else None for rule in _ORDERED
+)
 _STAGES: Final = (0, 1, 2)
 #: Up to this length a literal that is one word must begin a word of the text; longer ones say enough anywhere.
 _SHORT: Final = 7
 
 
-def _index() -> dict[str, list[tuple[str, tuple[int, ...]]]]:
+class _Literal(NamedTuple):
+    """A literal, and the numbers of the rules that have it; of those that have it as a loose one apart."""
+
+    text: str
+    rules: tuple[int, ...]
+    loosely: tuple[int, ...]
+
+
+def _index() -> dict[str, list[_Literal]]:
     """Three letters of each literal -> the literal and the numbers of its rules.
 
     Two thousand literals would be two thousand searches for each text; so only those are searched for whose
     rarest three letters occur in it.
     """
-    rules_of: dict[str, list[int]] = {}
+    rules_of: dict[str, tuple[list[int], list[int]]] = {}
     for number, rule in enumerate(_ORDERED):
-        for literal in rule.literals:
-            rules_of.setdefault(literal, []).append(number)
+        for is_loose, literals in enumerate((rule.literals, rule.loose)):
+            for literal in literals:
+                rules_of.setdefault(literal, ([], []))[is_loose].append(number)
     frequency = Counter(gram for literal in rules_of for gram in _grams(literal))
-    index: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
-    for literal, numbers in rules_of.items():
+    index: dict[str, list[_Literal]] = {}
+    for literal, (numbers, loosely) in rules_of.items():
         rarest = min(_grams(literal), key=lambda gram: (frequency[gram], gram))
-        index.setdefault(rarest, []).append((literal, tuple(numbers)))
+        index.setdefault(rarest, []).append(_Literal(literal, tuple(numbers), tuple(loosely)))
     return index
 
 
@@ -152,9 +165,25 @@ def without_frames(text: str) -> str:
     return _FRAMES.sub("", text)
 
 
+# GET /v2/rate-limits, https://<*>/deadlocks: what was asked for is called so, and didn't fail for it. The type of a
+# problem (RFC 9457) is an address too, and says why.
+_ASKED_FOR: Final = re.compile(
+    r"/(?:(?<=GET /)|(?<=POST /)|(?<=PUT /)|(?<=PATCH /)|(?<=DELETE /)|(?<=HEAD /)|(?<=OPTIONS /)|(?<=://<[*]>/)"
+    r"(?<!\"type\":\"https://<[*]>/)(?<!\"type\": \"https://<[*]>/)(?<!\"type\":\"http://<[*]>/)(?<!\"type\": \"http://<[*]>/))"
+    r"[^\s\"'<>,;:()\]}]{1,400}",
+    re.ASCII,
+)
+
+
+def without_requests(text: str) -> str:
+    """``text``, masked, without the paths of requests."""
+    return _ASKED_FOR.sub("/", text) if " /" in text or "://" in text else text
+
+
 @lru_cache(maxsize=4096)
 def find(text: str) -> Finding | None:
     """What a masked failure text says, or None where no rule of the table knows it."""
+    text = without_requests(text)
     bare = without_frames(text)
     found = _find_in(list(_parts(bare)))
     if found is None and bare != text:
@@ -172,7 +201,11 @@ def _find_in(parts: Sequence[str]) -> Finding | None:
             for number in numbers:
                 rule, pattern = _ORDERED[number], _PATTERNS[number]
                 at_root = depth == 0 and stage == 0 and len(views) > 1 and rule.id in _PLAIN_BUGS
-                if (_STAGE_OF[rule.tier] == stage or at_root) and (pattern is None or pattern.search(view) is not None):
+                if (_STAGE_OF[rule.tier] == stage or at_root) and (
+                    pattern is None
+                    or pattern.search(view) is not None
+                    or ((loose := _LOOSE_PATTERNS[number]) is not None and _may_mean(loose, view))
+                ):
                     found = Finding(rule.cause, rule.id, rule.confidence, rule.tier is Tier.LAST)
                     # That something was raised says less than the words about it may.
                     if rule.cause is _RAISED and found.last_resort:
@@ -196,12 +229,53 @@ def _begins_a_word(literal: str, view: str) -> bool:
 
 def _candidates(view: str) -> list[int]:
     """The numbers of the rules of which a literal occurs in ``view``, in the order of asking."""
+    numbers, loosely, said = _occurring(view)
+    if loosely and not loosely <= numbers and _is_of_machines(view, said):
+        numbers |= loosely
+    return sorted(numbers)
+
+
+def _occurring(view: str) -> tuple[set[int], set[int], str]:
+    """The numbers of the rules of which a literal occurs in ``view``; of which a loose one does, and those literals."""
     numbers: set[int] = set()
+    loosely: set[int] = set()
+    said = ""
     for gram in _grams(view) & _INDEX.keys():
-        for literal, rules in _INDEX[gram]:
+        for literal, rules, loose in _INDEX[gram]:
             if literal in view and (len(literal) > _SHORT or not _is_word(literal) or _begins_a_word(literal, view)):
                 numbers.update(rules)
-    return sorted(numbers)
+                if loose:
+                    loosely.update(loose)
+                    said += f" {literal}"
+    return numbers, loosely, said
+
+
+def is_of_machines(text: str) -> bool:
+    """Whether a masked text is about machines, or about nothing else. Of one that is not in ASCII nobody knows."""
+    return not text.isascii() or _is_of_machines(_view(without_frames(text)))
+
+
+def is_of_business(text: str) -> bool:
+    """Whether a masked text has words of failures which businesses have too, and is not about machines."""
+    view = _view(without_frames(text))
+    _, loosely, said = _occurring(view)
+    return bool(loosely) and not _is_of_machines(view, said)
+
+
+_MACHINES: Final = frozenset(WORDS["of_machines"])
+_ANYTHING: Final = frozenset(WORDS["of_anything"])
+_PLAIN_WORDS: Final = re.compile(r"[^\W\d_]{1,40}")
+
+
+def _is_of_machines(view: str, said: str = "") -> bool:
+    """Whether a text is about machines, or about nothing, but for what it ``said`` in words that may mean both."""
+    words = {*_PLAIN_WORDS.findall(view)}.difference(said.split())
+    return not words.isdisjoint(_MACHINES) or "://" in view or words <= _ANYTHING
+
+
+def _may_mean(pattern: re.Pattern[str], view: str) -> bool:
+    """Whether a rule's loose expression is found in a text that is about machines."""
+    return pattern.search(view) is not None and _is_of_machines(view)
 
 
 def _parts(text: str) -> Iterator[str]:
