@@ -399,7 +399,7 @@ def _learned(model: Model | None, template: str) -> Finding | None:
         return found
     if found.confidence < LIKELY:
         return None
-    if not is_of_machines(template) and (found.confidence < VERY_LIKELY or is_of_business(template)):
+    if is_of_business(template) or (found.confidence < VERY_LIKELY and not is_of_machines(template)):
         return None
     return _unless_refused(template, found)
 

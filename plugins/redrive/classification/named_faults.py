@@ -63,6 +63,8 @@ _NAMED: Final = tuple(
     for pattern in (
         # Unknown enum value "X", undefined method `x', Unknown event type: X, has no attribute 'x'
         rf"\b(?:{_UNKNOWN}|has no|no)(?: [a-z-]{{2,20}})?? {_NOUN}(?: (?:name|named|called))?[:=]? {_NAME}",
+        # HTTP 503 in field "status" is not an allowed value
+        r"\b((?:HTTP )?[1-5][0-9]{2}) (?:in|of) (?:the )?(?:field|column|element|property|attribute)\b",
         # Invalid status "x" for order <*>, Unknown order state X
         rf"\b{_UNKNOWN} {_OF_SERVERS}(?:[a-z-]{{2,20}} )?{_STATE}[:=]? ({_QUOTED})",
         rf"\b{_UNKNOWN} {_OF_SERVERS}[a-z-]{{2,20}} {_STATE}[:=]? ({_BARE})",
