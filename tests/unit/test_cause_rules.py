@@ -257,6 +257,8 @@ def test_what_business_refuses_is_not_sent_again(text: str) -> None:
                 "Request limit exceeded for account 7",
                 "Rate limit exceeded for customer 12",
                 "429 Too Many Requests: customer limit exceeded",
+                "submit_sm_resp command_status=0x00000058 (ESME_RTHROTTLED)",
+                "450 4.2.1 The user you are trying to contact is receiving mail at a rate that prevents additional messages",
                 "user request quota exceeded for order-service",
                 "Quota exceeded for quota metric 'Read requests' and limit 'Read requests per minute'",
                 'pods "hat-1" is forbidden: exceeded quota: compute, requested: cpu=2',
