@@ -58,4 +58,11 @@ HOSTILE: dict[str, str] = {
     "relation": _repeat('relation "'),
     "masked": _repeat("<*> "),
     "reason": _repeat("reason: "),
+    "classes": _repeat("class a.b."),
+    "places": _repeat("(a/a.py:1 "),
+    "assertions": _repeat("assert a.c, "),
+    "missing queues": _repeat("no queue 'a_.' "),
+    "codes of six digits": _repeat("error 123456 "),
+    "codes of mail": _repeat("550 5.1.1-"),
+    "panics": _repeat("panicked at a.rs:"),
 }

@@ -26,6 +26,7 @@ PIECES = (
         "HTTP/2 ",
         "HTTP ",
     ),
+    *("error code ", "(code=", "Fehler ", "rc=", "F5 ", "loop ", "550 ", "451-", "field ", "PID-", "DTM+", " is "),
     *("errno ", "Msg ", "SQLSTATE[", "SQLSTATE: ", "exit ", "signal ", "ORA-", "SQL-", "E", "0x", "0X", "ERR "),
     *(" Bad", " (Not", " - Service", " 5.7.1", " 4.0", ", '", ', "', ", b'", ")] ", "] ", ") "),
     *(
@@ -116,6 +117,7 @@ SHAPES = (
         "x9y9z9",
     ),
     *("9999-99-99 99:99:99+fffffffff", "999 9.9.9 said", "a9b9c_ffffffffff9", "HTTP/9.9 99", "9xff"),
+    *("999999999", "9999A", "99A", "9.9.99", " 999 ", "F9 999"),
     *("-99", "-999", "+9999", "999 ", "9f9f9f", "f9f9f9f9-99", "E99999", "E999999", "9e99", "ffff9", "fffff", "g99999"),
 )
 _DRAWN = {"9": "0123456789", "f": "0123456789abcdef", "F": "0123456789ABCDEF"}

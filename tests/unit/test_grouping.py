@@ -87,6 +87,142 @@ def test_a_code_below_zero_tells_failures_apart(said: str) -> None:
     assert len(set(groups_of(*(said.format(number) for number in (204, 407, 530, 551, 803, 911))))) == 6
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Carrier refused the hat: error {}",
+        "Carrier refused the hat: error={}",
+        "Hut abgelehnt, Fehlercode {}",
+        "hat refused (code={})",
+        '{{"errorCode":{},"message":"hat refused"}}',
+        '{{"error_code":"{}","message":"hat refused"}}',
+        "帽子被拒绝\uff0c错误码\uff1a{}",
+        "帽子の登録に失敗しました\uff08エラーコード {}\uff09",
+        "エラーコード{}",
+        "모자 거절, 오류코드 {}",
+    ],
+)
+def test_a_code_of_six_digits_tells_failures_apart(said: str) -> None:
+    numbers = (120802, 120124, 310045, 310187, 880012, 990031)
+    assert len(set(groups_of(*map(said.format, numbers)))) == len(numbers)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "errno {}",
+        "OSError: [Errno {}]",
+        "worker was killed by signal {}",
+        "CreateFile failed: Windows error {}",
+        "Chapeau refusé, code erreur {}",
+        "Code d'erreur : {}",
+        "rc={} from the hat factory",
+        "hats: RC={}",
+        "エラーコード: {}",
+        "错误码: {}",
+        "SMTP error 550 5.1.{}",
+        "Field {}A: missing",
+        "Tag {} missing",
+        "field {} is required",
+        "PID-{} is required",
+        "OBX-3.{} is missing",
+        "DTM+{} missing",
+        "loop 20{}AA missing",
+        "SAP error F5 1{}",
+        "hat not booked: M7 0{}",
+    ],
+)
+def test_a_short_code_and_the_number_of_a_field_tell_failures_apart(said: str) -> None:
+    numbers = range(1, 9) if "5.1.{}" in said or "3.{}" in said else range(11, 17)
+    assert len(set(groups_of(*map(said.format, numbers)))) == len(numbers)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error for order {}: hat is lost",
+        "no hat for postal code {}",
+        "商品コード: {} の在庫が不足しています",
+        '{{"productCode":{},"message":"hat refused"}}',
+        "Validation error: {} is not a price of a hat",
+        "LIN+{} has no hat",
+        "hats overlap in UTC+{} somewhere",
+    ],
+)
+def test_a_number_that_is_no_code_is_a_value(said: str) -> None:
+    assert len(set(groups_of(*(said.format(number) for number in (120802, 4711003))))) == 1
+
+
+@pytest.mark.parametrize(
+    "said", ["hall F{} {} seats sold twice", "no price for A{} {} sheets", "dock B{} {}: is closed"]
+)
+def test_a_number_behind_a_letter_and_a_digit_goes_on_as_a_value(said: str) -> None:
+    assert len(set(groups_of(said.format(5, 201), said.format(7, 808)))) == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "panicked at src/{}.rs:{}:5: index out of bounds",
+        "thread 'main' panicked at src/{}.rs:{}:5: index out of bounds",
+        "assertion failed: brim >= crown, src/{}.rs:{}:5",
+        "assertion failed at {}.c:{}",
+        "Assertion failed: brim > 0, file src\\{}.c, line {}",
+        "no value ({}.py:{})",
+    ],
+)
+def test_the_file_of_the_code_tells_failures_apart_and_its_lines_do_not(said: str) -> None:
+    one, moved, other = groups_of(said.format("felt", 10), said.format("felt", 77), said.format("straw", 10))
+    assert one == moved != other
+
+
+def test_a_place_in_parentheses_may_be_left_out() -> None:
+    assert len(set(groups_of("hat has no brim (felt.py:10)", "hat has no brim"))) == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ClassNotFoundException: com.acme.{}V1",
+        "NoClassDefFoundError: com/acme/{}",
+        "NoClassDefFoundError: Could not initialize class com.acme.{}V1",
+        "class com.acme.{}V2 not found",
+        "Missing config key {}.url",
+        "required configuration key '{}.url' is missing",
+        "Queue '{}' does not exist",
+        "Queue {} not found",
+        "Topic {} does not exist",
+        "NOT_FOUND - no queue 'hats.{}' in vhost '/'",
+        "exchange '{}' in vhost '/' not found",
+        "Unknown topic '{}'",
+        'role "{}" does not exist',
+        "bucket '{}' existiert nicht",
+    ],
+)
+def test_the_name_of_what_is_missing_tells_failures_apart(said: str) -> None:
+    names = ("Brim", "Crown", "Band", "Felt", "Lining", "Ribbon")
+    assert len(set(groups_of(*map(said.format, names)))) == len(names)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Queue hats-{} not found",
+        "NOT_FOUND - no queue 'hats.v{}' in vhost '/'",
+        "bucket 'hats-{}' does not exist",
+        "queue 'hats-{}' is full of hats",
+    ],
+)
+def test_one_of_many_that_are_numbered_is_a_value(said: str) -> None:
+    assert len(set(groups_of(*map(said.format, (3, 7))))) == 1
+
+
+def test_a_known_group_whose_template_blanked_more_takes_what_is_told_as_before() -> None:
+    known = KnownGroup("feedfeedfeedfeed", "routing_failure", "Queue <*> does not exist")
+    (found,) = explain([{"text": "Queue 'brims' does not exist"}], known_groups=[known])
+    assert found["group"] == "feedfeedfeedfeed"
+
+
 NAMES_OF_HATS = ("brim", "crown", "hat_band", "feltKind", "Lining", "sweatband")
 
 

@@ -6,7 +6,7 @@ fast. It rests on what the patterns of :data:`redrive.classification.grouping.MA
 - Of a digit they see only that it is one, except where it stands alone (``0x``, ``HTTP/1.1``, ``5.7.1``) or begins a
   run of three (``503``); there they tell apart the classes of :data:`_ALONE` and :data:`_OF_THREE`.
 - Lower-case hexadecimal ids of at least six characters, and UUIDs, are blanked whatever their characters are, unless
-  what is before them could reach into them (:data:`_REACHES`).
+  what is before them could reach into them (:data:`_REACHES`), or they are digits alone and few enough for a code.
 
 So a text has a *skeleton* of the same length, in which all that can't matter is the same digit, and the patterns match
 at the same places in all texts of one skeleton. What they leave of the digits (codes, for instance) is looked up in
@@ -29,8 +29,9 @@ from redrive.classification.arrow_numpy import Integers, numbers
 _PORTION = 1 << 18
 #: Characters of skeletons that are remembered; all are forgotten when there are more.
 _REMEMBERED = 1 << 24
-_ANY = ord("6")
+_ANY, _ANY_LETTER = b"6a"
 _SHORTEST, _LONGEST = 6, 40  # of an id: a pattern looks for a digit among the first forty-one characters
+_LONGEST_CODE = 9  # digits that a mask may leave
 _UUID = (8, 4, 4, 4, 12)
 _HYPHEN, _ZERO, _NINE = b"-09"
 _DIGITS = re.compile(r"[0-9]")  # no mask brings one in
@@ -213,7 +214,8 @@ def _blank_ids(bones: _Bytes, text: _Bytes, kinds: _Bytes) -> None:
     long = np.flatnonzero((lengths >= _SHORTEST) & (lengths <= _LONGEST))
     found = _kinds_of(kinds, starts[long], ends[long])
     is_free = (found < _LETTER) & ~_REACHES[text[starts[long] - 1]]
-    ids = long[is_free & ((found & _DIGIT) > 0)]
+    may_be_code = (found == _DIGIT) & (lengths[long] <= _LONGEST_CODE)
+    ids = long[is_free & ((found & _DIGIT) > 0) & ~may_be_code]
     uuids = long[is_free & (lengths[long] == _UUID[0])]
     uuids = uuids[uuids <= len(starts) - len(_UUID)]
     for part, length in enumerate(_UUID[1:], 1):
@@ -225,6 +227,8 @@ def _blank_ids(bones: _Bytes, text: _Bytes, kinds: _Bytes) -> None:
         sizes = lengths[blank]
         shift = np.cumsum(sizes) - sizes
         bones[np.repeat(starts[blank] - shift, sizes) + np.arange(sizes.sum())] = _ANY
+        bones[starts[ids]] = _ANY_LETTER
+        bones[starts[uuids]] = _ANY
 
 
 def _kinds_of(kinds: _Bytes, starts: _Places, ends: _Places) -> _Bytes:

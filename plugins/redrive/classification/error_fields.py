@@ -297,7 +297,7 @@ def _is_named(key: str, value: str) -> bool:
     """Whether the value of a naming field names something: it is no number or id, and says more than that it failed."""
     is_id = _ID.fullmatch(value) is not None and not _OF_CODES.search(key)
     is_number = _NUMBER.search(value) is not None and not _HEXADECIMAL_CODE.fullmatch(value)
-    is_number &= not (key == "code" and value.isdigit() and len(value) <= _LONGEST_CODE)
+    is_number &= not (key.endswith("code") and value.isdigit() and len(value) <= _LONGEST_CODE)
     return not (is_id or is_number or _NO_NEWS.match(value))
 
 

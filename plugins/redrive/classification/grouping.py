@@ -71,6 +71,13 @@ _NOT_ASKED_FOR = "".join(
 _SLASHES = ("/", "\\")
 _SOURCE = r"(?:py|php|js|ts|mjs|cjs|jsx|tsx|rb|go|java|kt|scala|cs|rs|cpp|cc|ex|exs|pm|pl)(?![A-Za-z0-9])"
 
+_HL7 = "PID|PV1|PV2|MSH|OBX|OBR|ORC|NK1|IN1|AL1|DG1|EVN|MSA|SCH|RXA|SPM|FT1|GT1"
+# In scripts without blanks: behind a colon, a blank, or nothing.
+_CODES_IN_SCRIPTS = tuple(
+    f"(?:{words}){end}"
+    for words in ("错误|錯誤|误码|誤碼|오류|에러", "误代码|誤代碼|エラー|류코드|러코드", "ラーコード")
+    for end in ("", "[ :=\uff1a]", "[:\uff1a] ")
+)
 # A number after one of these is a code, not a value; each look-behind has a fixed width. They are tried only
 # where a number begins, which costs far less than looking for the words in the whole text.
 _WORDS_OF_CODES = (
@@ -96,7 +103,7 @@ _WORDS_OF_CODES = (
     "HTTP/[12][.][01] ",
     "HTTP response ",
     "[Rr]esponse[ :]",
-    "[Ee]rror[ :#]",
+    "[Ee]rror[ :#=]",
     "[Ee]rror: ",
     "[Ee]rror[(]",
     "ERROR[ :]",
@@ -135,14 +142,27 @@ _WORDS_OF_CODES = (
     "STATE\\[[0-9A-Z]{5}\\] \\[",
     "[Ee]rro ",
     "[Ee]rreur ",
+    "rreur : ",
+    "rreur: ",
+    "rrore ",
+    "rrore: ",
     "Fehler ",
-    "Fehlercode ",
+    "[Ff]elkod[ :]",
+    "[Ff]elkod: ",
+    "b\u0142\u0119du ",
+    "b\u0142\u0119du: ",
+    "\u00f3digo ",
+    "\u00f3digo: ",
+    # of mainframes
+    "(?<![A-Za-z0-9_])[Rr][Cc]=",
+    *_CODES_IN_SCRIPTS,
     "Rejei\u00e7\u00e3o ",
     # SAP: the number of a message of a class
     "[Mm]essage [A-Z][A-Z0-9] ",
     "[Mm]essage [A-Z][A-Z0-9][A-Z0-9] ",
-    # HL7: the field of a segment
-    "(?:PID|PV1|PV2|MSH|OBX|OBR|ORC|NK1|IN1|AL1|DG1|EVN|MSA|SCH|RXA|SPM|FT1|GT1)-",
+    # HL7: the field of a segment; EDIFACT: of what it is, as the first element of a segment says; X12
+    *(f"(?:{_HL7}){field}" for field in ("-", "-[0-9][.]", "-[0-9]{2}[.]")),
+    "(?:DTM|MOA|QTY|LOC|TDT|BGM|PCD|TAX|CUX|PAT|MEA|STS)[+]",
 )
 # Some codes are below zero: errno -111, SQLCODE -803.
 _CODE_BEFORE = (
@@ -153,8 +173,42 @@ _CODE_BEFORE = (
 )
 # encode 7, postcode 30291: no code of a failure
 _OF_OTHER_CODES = "(?<=(?:en|de|st|ip|ar|eo)code )"
-# ValidationError: 536 is greater than the maximum
-_IS_SUBJECT = r"(?=-?[0-9]++(?:[.,][0-9]++)? (?:is|are|was|were|exceeds|has|does|must) )"
+# ValidationError: 536 is greater than the maximum; but field 59 is invalid, PID-3 is required
+_IS_SUBJECT = (
+    r"(?<![Ff]ield )(?<![Tt]ag )(?<![Ll]oop )(?<![A-Z0-9][-+])(?<!-[0-9][.])(?<!-[0-9]{2}[.])"
+    r"(?=-?[0-9]++(?:[.,][0-9]++)? (?:is|are|was|were|exceeds|has|does|must) )"
+)
+# Words that say of which code it is, by their ends.
+_WHOSE_CODE = "(?:rror|hler|turn|ason|atus|onse|sult|ault|tion)"
+# So many digits are mostly an id: error 120802
+_LONG_CODE = (
+    "(?!(?=[0-9]{6,9}(?![0-9A-Za-z]|[.,:-][0-9]))(?:"
+    + "|".join(
+        f"(?<={words})"
+        for words in (
+            "[(][Cc]ode[ =]",
+            *(
+                f"{_WHOSE_CODE}{between}[Cc]ode{end}"
+                for between in ("", "[_ -]")
+                for end in ("[ :=]", "[:=] ", "[\"'][:=]", "[\"'][:=] ", '":"', '": "')
+            ),
+            *_CODES_IN_SCRIPTS,
+        )
+    )
+    + "|(?=[0-9]{6,7}(?![0-9]))(?:"
+    + "|".join(
+        f"(?<={words})" for words in ("[Ee]rror[ :#=]", "[Ee]rror: ", "ERROR[ :]", "Fehler ", "rreur ", "rrore ")
+    )
+    + ")))"
+)
+# 550 5.1.1, as mail servers say more of a status; F5 201, a message of SAP
+_CODE_OF_TWO = (
+    "(?!(?<=(?<![A-Za-z0-9])[45][0-9]{2}[ -])[45][.][0-9][.][0-9]{1,3}(?![0-9.]|[ -]?[A-Za-z<(\\[]))"
+    "(?!(?<=(?<![A-Za-z0-9])[45][0-9]{2}[ -][45][.])[0-9][.][0-9]{1,3}(?![0-9.]|[ -]?[A-Za-z<(\\[]))"
+    "(?!(?<=(?<![A-Za-z0-9])[45][0-9]{2}[ -][45][.][0-9][.])[0-9]{1,3}(?![0-9.]|[ -]?[A-Za-z<(\\[]))"
+    "(?!(?<=(?<![A-Za-z0-9])[A-Z][0-9] )[0-9]{3}(?![0-9A-Za-z,:/-]|[.][0-9]| [a-z0-9]))"
+    "(?!(?<=[Ll]oop )[0-9]{4}[A-Z]{0,2}(?![0-9A-Za-z]))"
+)
 # What is hexadecimal after one of these is a code: an HRESULT, an NTSTATUS, the status of a protocol.
 _HEXADECIMAL_CODE = "".join(
     f"(?<!{words})"
@@ -243,7 +297,11 @@ MASKS: tuple[Mask, ...] = (
         r"|" + _HEXADECIMAL_CODE + r"0[xX][0-9a-fA-F]++"
         r"|[0-9a-fA-F]{1,4}+(?::{1,2}[0-9a-fA-F]{1,4}+){2,20}(?:[.,][0-9]{1,9}+)?(?![A-Za-z0-9])"
         # hexadecimal ids: at least six characters with a digit among them
-        r"|(?=[a-fA-F]{0,40}+[0-9])(?!E[0-9]{5}(?![0-9]))" + _NO_STATUS_BELOW_ZERO + r"[0-9a-fA-F]{6,}+(?![A-Za-z0-9])"
+        r"|(?=[a-fA-F]{0,40}+[0-9])(?!E[0-9]{5}(?![0-9]))"
+        + _NO_STATUS_BELOW_ZERO
+        + _LONG_CODE
+        + _CODE_OF_TWO
+        + r"[0-9a-fA-F]{6,}+(?![A-Za-z0-9])"
         # random ids: letters and digits in turn, at least sixteen
         r"|(?=[A-Za-z]{0,20}+[0-9]{1,20}+[A-Za-z]{1,20}+[0-9]{1,20}+[A-Za-z])[A-Za-z0-9_]{16,}+(?![A-Za-z0-9])"
         r")"
@@ -256,6 +314,7 @@ MASKS: tuple[Mask, ...] = (
         + _IS_SUBJECT
         + ")"
         + _CODE_AFTER
+        + _CODE_OF_TWO
         + r"-?[0-9]++(?:[.,:][0-9]++)*+"
         r")",
         BLANK,

@@ -60,6 +60,21 @@ _REQUIRED = re.compile(
     r"(?= (?:is|was) (?:an? )?(?:required|missing|mandatory|unexpected|unknown)\b)"
 )
 
+# (rota.py:88); assertion failed: end >= start, src/shift.rs:19:5: the file stays, its lines move
+_FILE = (
+    r"(?:[^\s():,]{0,200}[/\\])?([A-Za-z][\w-]{0,60}[.](?:py|js|ts|mjs|cjs|jsx|tsx|rb|go|java|kt|scala|cs|rs|c|cc|cpp|h|"
+    r"hpp|exs?|erl|php|p[lm]|swift|dart|fs|vb))"
+)
+_PLACE = re.compile(rf"\((?:at |in )?{_FILE}:<\*>\)")
+_PLACE_OF_ASSERTION = re.compile(rf"(?<=[^\s]),? (?:at |file )?{_FILE}(?::|, line )<\*>$")
+_ASSERTED = re.compile(r"\b[Aa]ssert")
+# ClassNotFoundException: com.acme.OrderV1
+_CLASS_LOADED = re.compile(
+    r"((?:ClassNotFoundException|NoClassDefFoundError|[Cc]lass not found): |[Cc]ould not initialize class |"
+    r"\b[Cc]lass (?=[^ ]{1,300} (?:not found|does not exist|could not be)))"
+    r"(?:[A-Za-z_][\w$]{0,80}[./]){1,12}([A-Za-z_][\w$]{0,80})(?![\w./$])"
+)
+
 
 def with_fields_named(text: str) -> str:
     """A masked line of prose with what is named in such a form named as others do."""
@@ -69,6 +84,12 @@ def with_fields_named(text: str) -> str:
         text = _SCANNED.sub("column ", text)
     if "$" in text:
         text = _JSON_PATH.sub(_of_json_path, text)
+    if ":<*>)" in text:
+        text = _PLACE.sub(r"(at '\1')", text)
+    if text.endswith("<*>") and _ASSERTED.search(text):
+        text = _PLACE_OF_ASSERTION.sub(r" (at '\1')", text)
+    if "lass" in text:
+        text = _CLASS_LOADED.sub(_of_class, text)
     if "]." in text:
         text = _INDEXED_PATH.sub(_of_indexed_path, text)
     if "/" in text:
@@ -83,6 +104,12 @@ def with_fields_named(text: str) -> str:
     if " at path " in text:
         text = _AT_PATH.sub(" at field ", text)
     return _REQUIRED.sub(r"field '\2'", text) if "'" in text or '"' in text else text
+
+
+def _of_class(match: re.Match[str]) -> str:
+    if not _VALUE.search(match[2]):
+        return match[1] + match[2]
+    return f"{match[1].removesuffix('class ')}class '{match[2]}'"
 
 
 def _of_indexed_path(match: re.Match[str]) -> str:

@@ -118,8 +118,8 @@ _CUT = re.compile(r" ?(?:\[truncated\]|\u2026|[.]{3})\s*$")
 #: Lines that only say that a text was cut, or nothing.
 _NOTHING_MORE: Final = frozenset(["", "[truncated]", "\u2026", "..."])
 _PANIC = re.compile(
-    r"thread '[^'\n]{0,60}' panicked at (?:'(?P<old>[^\n]{1,400})', )?"
-    r"(?P<file>[^\s:]{1,200}[.]rs)(?::[^\s:]+)*:?(?:\n(?P<new>[^\n]{1,400}))?"
+    r"(?:thread '[^'\n]{0,60}' )?panicked at (?:'(?P<old>[^\n]{1,400})', )?"
+    r"(?P<file>[^\s:]{1,200}[.]rs)(?::[^\s:]+)*:?(?:[\n ](?P<new>[^\n]{1,400}))?"
 )
 
 

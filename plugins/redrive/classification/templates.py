@@ -21,7 +21,7 @@ from functools import lru_cache
 from itertools import chain, combinations
 from typing import Final, NamedTuple
 
-from redrive.classification.values_and_names import is_of_failures, says_broken
+from redrive.classification.values_and_names import HOLDERS, is_of_failures, says_broken
 from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS
 
 WILDCARD: Final = "<*>"
@@ -69,9 +69,10 @@ _IDENTIFIER: Final = re.compile(
 )
 # These tell failures apart even where they vary: names of exceptions, and the codes that masks have left.
 _TELLING: Final = re.compile(
-    r"(?:Exception|Error|Fault|Failure|Failed|Violation|Timeout)[A-Za-z]{0,20}$|(?:_ERROR|_EXCEPTION|_FAILED)$|^-?[0-9]{1,6}$|"
-    r"^[A-Z]{2,5}-[0-9]{3,5}$|^AADSTS[0-9]{4,7}$|^[A-Z][A-Z0-9]{2}(?:\^[0-9]{1,2}){1,4}$|^[A-Z][A-Z0-9]{2}-[0-9]{1,2}$|^0[xX][0-9A-Fa-f]{2,8}$|^E?[A-Z0-9]{4,5}$|"
-    r"^(?:code|status|cause|reason|field|tag|kennzahl|number)-[0-9]{1,2}$",
+    r"(?:Exception|Error|Fault|Failure|Failed|Violation|Timeout)[A-Za-z]{0,20}$|(?:_ERROR|_EXCEPTION|_FAILED)$|^-?[0-9]{1,9}[\uff09\u3001\u3002]?$|"
+    r"^[A-Z]{2,5}-[0-9]{3,5}$|^AADSTS[0-9]{4,7}$|^[A-Z][A-Z0-9]{2}(?:\^[0-9]{1,2}){1,4}$|^[A-Z][A-Z0-9]{2}-[0-9]{1,2}(?:[.][0-9])?$|^[A-Z]{3}[+][0-9]{1,3}$|^[45][.][0-9][.][0-9]{1,3}$|^[0-9]{4}[A-Z]{1,2}$|^0[xX][0-9A-Fa-f]{2,8}$|^E?[A-Z0-9]{4,5}$|"
+    r"^(?i:code|status|cause|reason|field|tag|kennzahl|number|(?:win)?errno|(?:win)?error|rc|signal|fehler|erreur|errore|felkod)"
+    r"-[0-9]{1,3}[A-Z]?$",
     re.ASCII,
 )
 # A constant of words is a name, whatever digit one of them has: X509_V_ERR_CERT_REVOKED, HTTP2_REFUSED_STREAM.
@@ -475,7 +476,7 @@ def _joined(clusters: list[tuple[Tokens, list[Tokens]]]) -> list[tuple[Tokens, l
 
 def _least(skeleton: Tokens, at: int) -> int:
     """How many words there have to be at a place for it to hold a value."""
-    is_plain = _words_in(skeleton) >= MIN_WORDS and not _follows(skeleton, at, _OF_PROGRAMS)
+    is_plain = _words_in(skeleton) >= MIN_WORDS and not _follows(skeleton, at, _OF_PROGRAMS | HOLDERS)
     return MANY_WORDS if is_plain else MANY_PARTS
 
 

@@ -34,7 +34,7 @@ NAMING: Final = re.compile(
     rf"(?:^|[._-])(?:{_NOT_OF_OTHERS}code|type|errortype|errorcode|error_code|error_type|status|statuscode|status_code|http_status|rule|"
     r"outcome|delivery_outcome|event|evt|why|op|operation|action|class|error_class|kind|field|param|parameter|property|column|constraint|resource|"
     r"component|faultcode|fqcn|flags|decline|domain|check|step|phase|stage|category|subtype|subcode|errno|number|__type|_type|"
-    r"loc|sqlcode|cd|property_path|(?:error_|reason_)?(?:codes|types|reasons))$|"
+    r"loc|sqlcode|cd|rc|property_path|(?:error_|reason_)?(?:codes|types|reasons))$|"
     # a name of what is broken, not of a host, a user or a product
     r"^name$|^(?:feature|metric|flag|attribute|setting|variable)$|(?:^|[._-])(?:attribute|check|class|column|constraint|error|event|exception|field|function|method|param|"
     r"parameter|phase|property|rule|stage|step|table|type)[._-]?name$"
@@ -67,8 +67,8 @@ _TOKEN = re.compile(
 _DIGIT = re.compile(r"[0-9]|<\*>")
 # What has digits and is a name all the same: ORA-00060, 42S02, ENOENT, NOT_FOUND, 503; utf8, x509, S3.
 _CODE = re.compile(
-    r"0[xX][0-9A-Fa-f]{2,8}|AADSTS[0-9]{4,7}|[A-Z]{1,6}[_-]?[0-9]{2,6}[A-Z]?|[0-9]{2}[A-Z0-9]{3}|[0-9]{3,6}|[45][.][0-9][.][0-9]{1,3}|E[A-Z]{3,12}|"
-    r"[A-Z][A-Z0-9]{2}-[0-9]{1,2}(?:[.][0-9])?|[A-Z][0-9]/[0-9]{3}|[A-Z0-9]+(?:_[A-Z0-9]+)+|DATA_[0-9a-f]{2,4}|[a-z][a-z0-9-]{1,20}:[A-Z][A-Za-z]{3,60}"
+    r"0[xX][0-9A-Fa-f]{2,8}|AADSTS[0-9]{4,7}|[A-Z]{1,6}[_-]?[0-9]{2,6}[A-Z]?|[0-9]{2}[A-Z0-9]{3}|[0-9]{3,9}|[45][.][0-9][.][0-9]{1,3}|E[A-Z]{3,12}|"
+    r"[A-Z][A-Z0-9]{2}-[0-9]{1,2}(?:[.][0-9])?|[A-Z]{3}[+][0-9]{1,3}|(?:[Ff]ield|[Tt]ag)-[0-9]{1,2}[A-Z]|[0-9]{4}[A-Z]{1,2}|[A-Z][0-9]/[0-9]{3}|[A-Z0-9]+(?:_[A-Z0-9]+)+|DATA_[0-9a-f]{2,4}|[a-z][a-z0-9-]{1,20}:[A-Z][A-Za-z]{3,60}"
 )
 # In scripts that part no words by blanks, what is in another script.
 _OTHER_SCRIPT = re.compile(f"[^{WITHOUT_BLANKS}]+")
@@ -146,11 +146,25 @@ _OTHER_CODE = re.compile(
 )
 # decline code 51: short ones are codes behind these words alone
 _SHORT_CODE = re.compile(
-    rf"(?<![^\W_])((?:{any_of('of_failures')}) code|status|cause|reason|field|tag|kennzahl|alert number)(?::? |=)"
-    r"([0-9]{1,2})(?![\w.,:-])",
+    rf"(?<![^\W_])((?:{any_of('of_failures')}) code|status|cause|reason|field|tag|kennzahl|alert number|"
+    r"(?:(?<!\[)errno|rc)(?![ :=]{1,2}0(?![0-9])))(?::? |=)([0-9]{1,2}(?![\w.,:-])|[0-9]{1,2}[A-Z](?![\w.-]))",
     re.I,
 )
-_OF_SHORT_CODES = ("code", "tatus", "ause", "eason", "ield", "tag", "ennzahl", "number")
+# error 5, (signal 9): where that is all
+_SHORT_CODE_LAST = re.compile(
+    r"(?<![^\W_])((?:[Ww]in(?:dows )?|[Ss]ystem )?[Ee]rror|[Ss]ignal|[Ff]ehler|[Ee]rreur|[Ee]rrore|[Ff]elkod)"
+    r"(?: ?:? |=)([0-9]{1,2})(?=$|[)\];,])"
+)
+# [Errno 28], of which nobody says more
+_ERRNO = re.compile(r"\[((?:[Ww]in)?[Ee]rr(?:no|or)) ([0-9]{1,2})\]$")
+# エラーコード1001
+_CODE_IN_SCRIPT = re.compile(
+    r"((?:错误|錯誤)(?:码|碼|代码|代碼)?|エラー(?:コード|番号)?|(?:오류|에러) ?(?:코드)?)([:\uff1a=]?) ?([0-9]{1,9})"
+    r"(?![0-9A-Za-z.,:-])"
+)
+# 451-4.3.0, as 451 4.3.0
+_ENHANCED = re.compile(r"(?<![\w.])([45][0-9]{2})-(?=[45][.][0-9][.][0-9])")
+_SHORT_NUMBER = re.compile(r"(?<=[ =])[0-9]{1,2}(?:[A-Z](?![\w])|(?![\w.:-]))")
 # exit code -1073741819: of Windows, where others write 0xC0000005; masks have left no other number of so many digits
 _SIGNED_STATUS = re.compile(r"(?<![\w.-])-([0-9]{9,10})(?![\w.,:-])")
 # XGLU^Glucose^L, as HL7 writes a code of a catalogue
@@ -179,7 +193,7 @@ _MEDIA_TYPE = re.compile(
 # by hpark, par l'utilisateur ortiz, by LAB2; who has a name with a capital may be what refused
 _BY = re.compile(
     r"(?<![^\W_])((?:by|par|durch|por) (?:user |utilisateur |l'utilisateur |usuario |Benutzer )?)"
-    r"([a-z\u00df-\u00ff][\w.-]{1,40}|[A-Z]{5,14}|[^\W\d_][\w.-]{0,20}[0-9_][\w.-]{0,20})"
+    r"(?!signal-)([a-z\u00df-\u00ff][\w.-]{1,40}|[A-Z]{5,14}|[^\W\d_][\w.-]{0,20}[0-9_][\w.-]{0,20})"
     r"(?=[.,;:)]?(?:$|[,;:] |[.] [A-Z]))"
 )
 # par l'utilisateur ortiz depuis le …: whatever comes behind
@@ -322,6 +336,23 @@ _WORDS_IN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _FIELDS = frozenset(WORDS["fields"])
 _LONGEST_LABEL = 4
 _NOTHING = frozenset(["", "null", "nil", "none", "undefined"])
+# What holds messages, files or rights is broken itself where it does not exist; else it is one of many.
+HOLDERS: Final = frozenset(["queue", "topic", "exchange", "role", "bucket", "subscription", "stream", "database"])
+_SAID_MISSING = frozenset(["no", "such", "missing", "unknown"])
+_IS_MISSING = (
+    r"(?:does(?: not|n[\u2019']t) exist|(?:(?:was|is|could|can) ?)?not (?:be )?found|is missing|existiert nicht|"
+    r"(?:wurde )?nicht gefunden|n[\u2019']existe pas|(?:est )?introuvable|no existe|non esiste|n\u00e3o existe|"
+    r"\u4e0d\u5b58\u5728|\u304c?\u5b58\u5728\u3057\u307e\u305b\u3093|\u304c\u898b\u3064\u304b\u308a\u307e\u305b\u3093)"
+)
+_NOT_THERE = re.compile(rf" ?(?:in (?:v?host|virtual host|database|namespace|tenant) '[^'\n]{{0,60}}' )?{_IS_MISSING}")
+_NAME_OF_HOLDER = re.compile(r"[A-Za-z_]+(?:[./-][A-Za-z_]+){0,8}")
+_VERSION = re.compile(r"[._-]?v[0-9]{1,3}$|[._-]<\*>$")
+_MISSING: Final = "missing"
+_CODE_FILE = re.compile(r"[A-Za-z_][\w-]{0,60}[.][a-z]{1,5}")
+# Missing config key sms.url
+_OF_CONFIG = frozenset(["config", "configuration", "setting", "settings"])
+_KEYS = frozenset(["key", "property", "value", "option", "parameter"])
+_CONFIG_KEY = re.compile(r"[A-Za-z_]+(?:[.][A-Za-z_]+){1,3}")
 # What a whole dotted word names: role hats.admin, hat_lost.html
 _GRANTS = frozenset(["role", "permission", "scope", "privilege", "grant"])
 _DOTTED = re.compile(r"[A-Za-z_]+(?:[.:][A-Za-z_*]+){1,4}")
@@ -365,13 +396,25 @@ _UNKNOWN = re.compile(
     rf"(?:(?:{any_of('nouns')}|unit|sku|product|item) (?!{any_of('no_values')})|code (?=[A-Z0-9]{{1,5}}$)))"
     r"[^\s,:;()]{1,40}$"
 )
+
+
+def _of_holder(match: re.Match[str]) -> str:
+    """What holds messages, in quotes where it is missing."""
+    is_missing = match[1].rpartition(" ")[2].lower() in HOLDERS and _NOT_THERE.match(match.string, match.end())
+    return f"{match[1]} '{match[0][match.end(1) - match.start() + 1 :]}'" if is_missing else f"{match[1]} <*>"
+
+
+def _of_unknown(match: re.Match[str]) -> str:
+    return match[0] if match[1].split()[-1].lower() in HOLDERS else f"{match[1]} <*>"
+
+
 #: Where a text has one of the literals, the kind of a value and the value, and what to read instead.
 _TOLD_VALUES: Final = (
     (("-", "\u2192", "\u2013"), _LANE, r"\1 <*>"),
-    ((), _QUEUE, r"\1 <*>"),
+    ((), _QUEUE, _of_holder),
     ((": ",), _QUEUES, r"\1: <*>"),
     ((), _ROLE, r"\1 <*>"),
-    ((), _UNKNOWN, r"\1 <*>"),
+    ((), _UNKNOWN, _of_unknown),
     ((), _SUBJECT, r"\1 <*>"),
     ((), _LETTER, r"\1 <*>"),
     (("ser ", " for "), _SIGNED_IN, r"\1 <*>"),
@@ -485,13 +528,21 @@ def _with_forms_told(text: str) -> str:
 
 def _with_codes_told(text: str) -> str:
     """``text`` with the numbers that are codes as such, and without those that are called codes and are values."""
-    if any(word in text for word in _OF_SHORT_CODES):
-        text = _SHORT_CODE.sub(r"\1-\2", text)
+    if not text.isascii():
+        text = _CODE_IN_SCRIPT.sub(_of_code_in_script, text)
+    if _SHORT_NUMBER.search(text):
+        text = _ERRNO.sub(r"\1-\2", text)
+        text = _SHORT_CODE_LAST.sub(r"\1-\2", _SHORT_CODE.sub(r"\1-\2", text))
     if "-" in text:
-        text = _SIGNED_STATUS.sub(_of_signed, text)
+        text = _ENHANCED.sub(r"\1 ", _SIGNED_STATUS.sub(_of_signed, text))
     if "code " in text:
         text = _OTHER_CODE.sub(r"\1 <*>", text)
     return text
+
+
+def _of_code_in_script(match: re.Match[str]) -> str:
+    code = match[3] if len(match[3]) > _SHORT else f"code-{match[3]}"
+    return f"{match[1]}{match[2]} {code}"
 
 
 def _without_companies(text: str) -> str:
@@ -597,6 +648,7 @@ def _of_signed(match: re.Match[str]) -> str:
 
 def _setting(match: re.Match[str]) -> str:
     names = NAMING.search(field_of(match[1])) or match[1].lower().endswith("reason")
+    names = names or (match[1].lower() == "error" and match[2].isdigit())
     if ASKED_FOR.search(field_of(match[1])) and (words := path_words(match[2])):
         return words
     return match[0] if names else f"{match[1]}={BLANK}"
@@ -610,7 +662,11 @@ def _prose(text: str) -> Iterator[str]:
         piece, kind = match.group(), match.lastgroup
         if kind == "word":
             bare = piece.rstrip(".:")
-            is_whole = (before.lower() in _GRANTS and _DOTTED.fullmatch(bare)) or _TEMPLATE.fullmatch(bare)
+            is_whole = (
+                (before.lower() in _GRANTS and _DOTTED.fullmatch(bare))
+                or _TEMPLATE.fullmatch(bare)
+                or (_is_of_config(earlier, before) and _CONFIG_KEY.fullmatch(bare) and "." in bare)
+            )
             word = bare if is_whole else BLANK if _is_numbered_behind(before, bare) else _of_word(bare)
             yield word + piece[len(bare) :]
             earlier, before = before, ": " if piece.endswith(":") and piece.islower() and words else piece
@@ -631,8 +687,14 @@ def _prose(text: str) -> Iterator[str]:
         elif kind == "bracket" and " " in match[kind].strip():
             yield f"({''.join(_prose(match[kind]))})"
         else:
-            name = _of_quoted(match[kind].strip(), _kind_of_quoted(earlier, before, text, match.end()))
+            name = match[kind].strip()
+            if not (_CONFIG_KEY.fullmatch(name) and _is_of_config(earlier, before)):
+                name = _of_quoted(name, _kind_of_quoted(earlier, before, text, match.end()))
             yield name if BLANK in name or " " in name else f"'{name}'"
+
+
+def _is_of_config(earlier: str, before: str) -> bool:
+    return before.lower() in _OF_CONFIG or (before.lower() in _KEYS and earlier.lower() in _OF_CONFIG)
 
 
 def _kind_of_quoted(earlier: str, before: str, text: str, end: int) -> str:
@@ -640,6 +702,8 @@ def _kind_of_quoted(earlier: str, before: str, text: str, end: int) -> str:
     if _GRANTED.match(text, end):
         return "operation"
     small = before.lower()
+    if small in HOLDERS and (earlier.lower() in _SAID_MISSING or _NOT_THERE.match(text, end)):
+        return _MISSING
     if small == "name":  # that of a column is none of a customer
         if earlier.lower() in _HAVE_NAMES:
             return earlier if earlier.lower() in _NAMES else "class"
@@ -757,7 +821,7 @@ def _of_quoted(said: str, before: str) -> str:
         return _of_url(said.partition("://")[2]) if said.startswith(("http", "ws")) else BLANK
     if said.startswith("<"):
         return BLANK
-    if form := _of_form(said):
+    if form := _of_form(said, before):
         return form
     if " " in said:
         # A sentence in quotes is a message; a few words are a value.
@@ -785,9 +849,21 @@ def _of_quoted(said: str, before: str) -> str:
     return said if _HEADER.fullmatch(said) else BLANK
 
 
-def _of_form(said: str) -> str:
+def _of_missing(said: str) -> str:
+    """What is called so is missing: its whole name, without a version or a number."""
+    name = _VERSION.sub("", said)
+    if not _NAME_OF_HOLDER.fullmatch(name):
+        return _of_numbered(said) if _DIGIT.search(said) else BLANK
+    return BLANK if any(map(_is_random, re.split("[./_-]", name))) else name
+
+
+def _of_form(said: str, before: str) -> str:
     """What a name of a form of its own names, "" of any other: a class of PHP, or a part of one; a rule of Java's
-    beans."""
+    beans; the file of the code where it was; what is missing."""
+    if before == _MISSING:
+        return _of_missing(said)
+    if before == "at" and _CODE_FILE.fullmatch(said):
+        return said
     if match := _RULE_OF_BEANS.fullmatch(said):
         return match[1]
     php, hash_, of_php = said.partition("#")
