@@ -6,7 +6,8 @@ fast. It rests on what the patterns of :data:`redrive.classification.grouping.MA
 - Of a digit they see only that it is one, except where it stands alone (``0x``, ``HTTP/1.1``, ``5.7.1``) or begins a
   run of three (``503``); there they tell apart the classes of :data:`_ALONE` and :data:`_OF_THREE`.
 - Lower-case hexadecimal ids of at least six characters, and UUIDs, are blanked whatever their characters are, unless
-  what is before them could reach into them (:data:`_REACHES`), or they are digits alone and few enough for a code.
+  what is before them could reach into them (:data:`_REACHES`), or they may be a code: few digits behind what could be
+  a word of codes.
 
 So a text has a *skeleton* of the same length, in which all that can't matter is the same digit, and the patterns match
 at the same places in all texts of one skeleton. What they leave of the digits (codes, for instance) is looked up in
@@ -62,6 +63,8 @@ _KINDS = _kinds()
 _DIGITS_ALIKE = _table(any=f"{_ANY:c}0123456789")
 #: After one of these, a match that began earlier may end within an id, at its first letter or digit.
 _REACHES = np.isin(np.arange(256), list(b".,:+-_"))
+#: What parts a number from the word that says it is a code; and of such a word what is before that, at its end.
+_PARTS_CODE, _ENDS_CODE = (np.isin(np.arange(256), list(some)) for some in (b" =:#\"'", b"eErR:=\"' "))
 #: By what the patterns tell digits apart that stand alone, and the first of three.
 _ALONE = np.frombuffer(_table(two="45", rest="63789"), np.uint8)
 _OF_THREE = np.frombuffer(_table(low="123", middle="45", rest="60789"), np.uint8)
@@ -215,6 +218,7 @@ def _blank_ids(bones: _Bytes, text: _Bytes, kinds: _Bytes) -> None:
     found = _kinds_of(kinds, starts[long], ends[long])
     is_free = (found < _LETTER) & ~_REACHES[text[starts[long] - 1]]
     may_be_code = (found == _DIGIT) & (lengths[long] <= _LONGEST_CODE)
+    may_be_code &= _PARTS_CODE[text[starts[long] - 1]] & _ENDS_CODE[text[starts[long] - 2]]
     ids = long[is_free & ((found & _DIGIT) > 0) & ~may_be_code]
     uuids = long[is_free & (lengths[long] == _UUID[0])]
     uuids = uuids[uuids <= len(starts) - len(_UUID)]
