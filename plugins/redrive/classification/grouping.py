@@ -73,9 +73,13 @@ _SOURCE = r"(?:py|php|js|ts|mjs|cjs|jsx|tsx|rb|go|java|kt|scala|cs|rs|cpp|cc|ex|
 
 _HL7 = "PID|PV1|PV2|MSH|OBX|OBR|ORC|NK1|IN1|AL1|DG1|EVN|MSA|SCH|RXA|SPM|FT1|GT1"
 # In scripts without blanks: behind a colon, a blank, or nothing.
-_CODES_IN_SCRIPTS = tuple(
-    f"(?:{words}){end}"
-    for words in ("错误|錯誤|误码|誤碼|오류|에러", "误代码|誤代碼|エラー|류코드|러코드", "ラーコード")
+_IN_SCRIPT = "|".join(
+    f"(?<=[^\\x00-\\x7f]{end})(?:"
+    + "|".join(
+        f"(?<=(?:{words}){end})"
+        for words in ("错误|錯誤|误码|誤碼|오류|에러", "误代码|誤代碼|エラー|류코드|러코드", "ラーコード")
+    )
+    + ")"
     for end in ("", "[ :=\uff1a]", "[:\uff1a] ")
 )
 # A number after one of these is a code, not a value; each look-behind has a fixed width. They are tried only
@@ -142,20 +146,12 @@ _WORDS_OF_CODES = (
     "STATE\\[[0-9A-Z]{5}\\] \\[",
     "[Ee]rro ",
     "[Ee]rreur ",
-    "rreur : ",
-    "rreur: ",
-    "rrore ",
-    "rrore: ",
     "Fehler ",
-    "[Ff]elkod[ :]",
-    "[Ff]elkod: ",
-    "b\u0142\u0119du ",
-    "b\u0142\u0119du: ",
-    "\u00f3digo ",
-    "\u00f3digo: ",
+    "(?:rrore|elkod|b\u0142\u0119du|\u00f3digo) ",
+    "(?:rreur|rrore|elkod|b\u0142\u0119du|\u00f3digo): ",
+    "rreur : ",
     # of mainframes
     "(?<![A-Za-z0-9_])[Rr][Cc]=",
-    *_CODES_IN_SCRIPTS,
     "Rejei\u00e7\u00e3o ",
     # SAP: the number of a message of a class
     "[Mm]essage [A-Z][A-Z0-9] ",
@@ -167,6 +163,7 @@ _WORDS_OF_CODES = (
 # Some codes are below zero: errno -111, SQLCODE -803.
 _CODE_BEFORE = (
     "".join(f"(?<!{words})" for words in _WORDS_OF_CODES)
+    + f"(?!{_IN_SCRIPT})"
     + "(?:(?<!-)|"
     + "".join(f"(?<!{words}-)" for words in _WORDS_OF_CODES)
     + ")"
@@ -192,10 +189,9 @@ _LONG_CODE = (
                 for between in ("", "[_ -]")
                 for end in ("[ :=]", "[:=] ", "[\"'][:=]", "[\"'][:=] ", '":"', '": "')
             ),
-            *_CODES_IN_SCRIPTS,
         )
     )
-    + "|(?=[0-9]{6,7}(?![0-9]))(?:"
+    + f"|{_IN_SCRIPT}|(?=[0-9]{{6,7}}(?![0-9]))(?:"
     + "|".join(
         f"(?<={words})" for words in ("[Ee]rror[ :#=]", "[Ee]rror: ", "ERROR[ :]", "Fehler ", "rreur ", "rrore ")
     )
@@ -203,12 +199,13 @@ _LONG_CODE = (
 )
 # 550 5.1.1, as mail servers say more of a status; F5 201, a message of SAP
 _CODE_OF_TWO = (
-    "(?!(?<=(?<![A-Za-z0-9])[45][0-9]{2}[ -])[45][.][0-9][.][0-9]{1,3}(?![0-9.]|[ -]?[A-Za-z<(\\[]))"
+    "(?!(?=[45][.])(?<=(?<![A-Za-z0-9])[45][0-9]{2}[ -])[45][.][0-9][.][0-9]{1,3}(?![0-9.]|[ -]?[A-Za-z<(\\[]))"
     "(?!(?<=(?<![A-Za-z0-9])[45][0-9]{2}[ -][45][.])[0-9][.][0-9]{1,3}(?![0-9.]|[ -]?[A-Za-z<(\\[]))"
     "(?!(?<=(?<![A-Za-z0-9])[45][0-9]{2}[ -][45][.][0-9][.])[0-9]{1,3}(?![0-9.]|[ -]?[A-Za-z<(\\[]))"
-    "(?!(?<=(?<![A-Za-z0-9])[A-Z][0-9] )[0-9]{3}(?![0-9A-Za-z,:/-]|[.][0-9]| [a-z0-9]))"
-    "(?!(?<=[Ll]oop )[0-9]{4}[A-Z]{0,2}(?![0-9A-Za-z]))"
+    "(?!(?=[0-9]{3})(?<=(?<![A-Za-z0-9])[A-Z][0-9] )[0-9]{3}(?![0-9A-Za-z,:/-]|[.][0-9]| [a-z0-9]))"
 )
+# loop 2010AA
+_LOOP = "(?!(?=[0-9]{4})(?<=[Ll]oop )[0-9]{4}[A-Z]{0,2}(?![0-9A-Za-z]))"
 # What is hexadecimal after one of these is a code: an HRESULT, an NTSTATUS, the status of a protocol.
 _HEXADECIMAL_CODE = "".join(
     f"(?<!{words})"
@@ -300,7 +297,7 @@ MASKS: tuple[Mask, ...] = (
         r"|(?=[a-fA-F]{0,40}+[0-9])(?!E[0-9]{5}(?![0-9]))"
         + _NO_STATUS_BELOW_ZERO
         + _LONG_CODE
-        + _CODE_OF_TWO
+        + _LOOP
         + r"[0-9a-fA-F]{6,}+(?![A-Za-z0-9])"
         # random ids: letters and digits in turn, at least sixteen
         r"|(?=[A-Za-z]{0,20}+[0-9]{1,20}+[A-Za-z]{1,20}+[0-9]{1,20}+[A-Za-z])[A-Za-z0-9_]{16,}+(?![A-Za-z0-9])"
@@ -315,6 +312,7 @@ MASKS: tuple[Mask, ...] = (
         + ")"
         + _CODE_AFTER
         + _CODE_OF_TWO
+        + _LOOP
         + r"-?[0-9]++(?:[.,:][0-9]++)*+"
         r")",
         BLANK,
