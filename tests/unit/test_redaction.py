@@ -183,7 +183,9 @@ def test_headers_are_masked_by_name() -> None:
     assert "ana" not in rules.headers("[[not json ana")
 
 
-@pytest.mark.parametrize("name", ["x-api-key", "Password", "authorization", "Cookie", "set-cookie", "X-Auth-Token"])
+@pytest.mark.parametrize(
+    "name", ["x-api-key", "Password", "authorization", "Cookie", "set-cookie", "X-Auth-Token", "x-jwt", "x-api-keys"]
+)
 def test_a_header_that_is_called_a_secret_is_masked_whatever_it_holds(name: str) -> None:
     rules = redactor(Rules(("credentials",)))
     assert rules.header(name, "hat") == HIDDEN
@@ -198,6 +200,15 @@ def test_a_header_that_is_shown_as_the_failure_text_is_not_masked_by_its_name() 
     rules = redactor(Rules(("credentials",), (parse("attribute:X-Bad-Token"),)))
     assert rules.header("x-bad-token", "not of this tenant, password=hat") == f"not of this tenant, password={HIDDEN}"
     assert [rules.header(name, "hat") for name in ("x-token", "partition-key", "compass")] == [HIDDEN, "hat", "hat"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["continuation-token", "x-next-page-token", "sync-token", "idempotency-token", "x-boarding-pass", "nextToken",
+     "x-ratelimit-remaining-tokens"],
+)  # fmt: skip
+def test_a_header_with_a_token_that_opens_nothing_is_shown(name: str) -> None:
+    assert redactor(Rules(("credentials",))).header(name, "hat") == "hat"
 
 
 @pytest.mark.parametrize(
@@ -337,6 +348,16 @@ def test_many_cards_take_linear_time(begun: str) -> None:
          f'{{"password": {{"value": "{HIDDEN}", "n": "{HIDDEN}", "old": null}}}}'),
         ('{\\"token\\":[\\"hat\\"],\\"n\\":1}', f'{{\\"token\\":[\\"{HIDDEN}\\"],\\"n\\":1}}'),
         ('{"token": ["hat", "bo', f'{{"token": ["{HIDDEN}", "{HIDDEN}'),
+        ('{"token": ["hat"... (cut)\nTypeError: no "x"', f'{{"token": ["{HIDDEN}"... (cut)\nTypeError: no "x"'),
+        ('{"token": ["hat\\u000abox"], "n": 1}', f'{{"token": ["{HIDDEN}"], "n": 1}}'),
+        ('{"token": {"a": "ha\n...\nline "x" of y', f'{{"token": {{"a": "{HIDDEN}\n...\nline "x" of y'),
+        ("{'x-api-key': [b'hat', u'box']}", f"{{'x-api-key': [b'{HIDDEN}', u'{HIDDEN}']}}"),
+        ('"{\\"token\\":[\\"h\\\\\\"at\\"],\\"n\\":1}"', f'"{{\\"token\\":[\\"{HIDDEN}\\"],\\"n\\":1}}"'),
+        ('{"passcode":17,"n":1}', f'{{"passcode":"{HIDDEN}","n":1}}'),
+        ('{"token": {"code": "0a1b2c3d4e5f6071", "type": "jwt", "id": 7}}',
+         f'{{"token": {{"code": "{HIDDEN}", "type": "jwt", "id": "{HIDDEN}"}}}}'),
+        ('{"passwords": ["hat", 1], "apiKeys": {"eu": "hat"}, "jwt": "hat"}',
+         f'{{"passwords": ["{HIDDEN}", 1], "apiKeys": {{"eu": "{HIDDEN}"}}, "jwt": "{HIDDEN}"}}'),
         ("{x-api-key=[hat17], accept=[*/*]}", f"{{x-api-key=[{HIDDEN}], accept=[*/*]}}"),
         ("{cookie=[id=hat; n=1], n=[1]}", f"{{cookie=[{HIDDEN}], n=[1]}}"),
         ('{"cookie": ["id=hat"], "Authorization": "hat"}', f'{{"cookie": ["{HIDDEN}"], "Authorization": "{HIDDEN}"}}'),
@@ -387,6 +408,38 @@ def test_credentials_are_masked(text: str, shown: str) -> None:
         "usage: login <password> <host>",
         "the cookie: not found",
         "token: /var/run/token is missing",
+        '{"errors":{"token":["may not be null"... (cut)\nTraceback (most recent call):\n  File "/app/a.py", line 4\n'
+        "TypeError: unsupported operand type(s) for *: 'NoneType' and 'int'",
+        'at [Source: (String)"{"order":17,"token":{"va"[truncated 812 chars]; line: 1]\n\tat com.shop.A.b(A.java:118)\n'
+        "Caused by: java.lang.IllegalStateException: no price for sku 4711",
+        '{"token": {"kind": "servi\n...\n\tat com.shop.A.b(A.java:1)\nCaused by: SQLException: column total',
+        "{'password': [ErrorDetail(string='This field may not be blank.', code='blank')]}",
+        '{"password": ["This password is too short. It must contain at least 8 characters."]}',
+        '{"password": ["This password is entirely numeric.", "The password field is required."]}',
+        '{"password": ["The password confirmation does not match.", "Shorter than minimum length 8."]}',
+        '{"password": ["size must be between 8 and 64", "must match \\"^[A-Z]+$\\""], "token": ["Unknown field."]}',
+        '{"password": ["Passwort ist zu kurz"]}',
+        '{"password":{"type":"string_too_short","msg":"Should have 8 characters","ctx":{"min_length":8}}}',
+        '{"token":{"code":"invalid_type","expected":"string","received":"undefined","path":["a","token"]}}',
+        '{"token":{"code":"TOKEN_EXPIRED","message":"The token expired"}}',
+        '{"properties":{"password":{"type":"string","minLength":8}}}',
+        '{"error":"parse","token":"expected \',\'","pos":3}',
+        '{"token":"<","line":12}',
+        "Invalid token: ')' at line 4",
+        '{"token":{"type":"EOF","line":3,"column":7}}',
+        "mismatched input 'x' token=[@4,12:14='abc',<5>,1:12]",
+        "token=[name] not found, password=[8 to 64 characters]",
+        "{pass=[3], fail=[2]}",
+        '{"pass":3,"fail":2}',
+        '{"boarding_pass":{"flight":"LH123"},"ski_pass":[{"name":"adult"}]}',
+        '{"credentials":{"error":"ExpiredToken","region":"eu-west-1"}}',
+        '{"Authorization": "header is missing", "cookie": "session cookie not set"}',
+        '{"authorization":"Bearer token expired"}',
+        '{"secret":{"name":"db-creds","namespace":"prod","error":"NotFound"}}',
+        '{"token":"Token has expired at 2026-11-27T10:00:00Z"}',
+        '{"token":"Signature verification failed"}',
+        '{"nextPageToken":"CAUQAA","max_token":4096,"tokens":17}',
+        "pip: git+ssh://git@github.com:org/shop-lib.git@v1.2 not found",
     ],
 )
 def test_what_is_no_credential_stays_readable(text: str) -> None:
@@ -399,6 +452,7 @@ def test_what_is_no_credential_stays_readable(text: str) -> None:
      "key=a", "basic aA", "authorization: basic ", "-----BEGIN PRIVATE KEY-----", 'token=\\"', "token ={", "<a",
      '"token":[', '"token":{', '"token":["', '"token":[\\"', '"token":"is a', '"token":"\\u000a', "token=[a",
      "<token x", "<token>a", "://a:a/", "://a@", "-----BEGIN PRIVATE KEY-----a-", "token\\u003d1 ", "cookie=[",
+     '"token":[1,', '"token":["a', "token':[\"", '"token":{"a":\\"', '"token":["\\u000a', '"token":"the token is ',
      '"authorization":[{'],
 )  # fmt: skip
 def test_credentials_are_found_in_linear_time(piece: str) -> None:

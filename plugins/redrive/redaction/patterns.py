@@ -69,10 +69,14 @@ def _is_of_name(text: str, at: int) -> bool:
 
 # What is called a secret by its end, whatever is in front of it: db_password, clientSecret, access-token.
 _CALLED = (
-    r"(?:passw(?:or)?d|passwort|passphrase|passcode|pwd|secret|(?<!unexpected )token|"
-    r"(?P<may_be_none>credentials?|(?<!by)(?<!com)(?<!tres)pass)|(?P<key>(?:api|access|account|admin|app|auth|client|"
+    r"(?:passw(?:or)?d|passwort|passphrase|passcode|pwd|secret|(?P<only_as_name>jwt)|"
+    r"token(?<!unexpected token)(?<!(?:page|next|sync)token)(?<!(?:page|next|sync)[-_]token)(?<!continuationtoken)"
+    r"(?<!continuation[-_]token)(?<!idempotencytoken)(?<!idempotency[-_]token)(?<!max[-_]token)(?<!(?:total|limit|reset)"
+    r"[-_]token)(?<!remaining[-_]token)|"
+    r"(?P<may_be_none>credentials?|pass(?<!bypass)(?<!compass)(?<!trespass)(?<!boardingpass)(?<!boarding[-_ ]pass))|"
+    r"(?P<key>(?:api|access|account|admin|app|auth|client|"
     r"encryption|functions|license|master|private|secret|secret[-_ ]?access|session|shared|shared[-_ ]?access|signing|"
-    r"storage|subscription)[-_ ]?key)|(?P<header>authorization|(?<![a-z])cookie))"
+    r"storage|subscription)[-_ ]?key)|(?P<header>authorization|cookie(?<![a-z]cookie)))(?P<many>(?<!s)s)?"
 )
 _CALLED_AT_END = re.compile(rf"{_CALLED}$", re.ASCII | re.IGNORECASE)
 _NAMED = re.compile(
@@ -97,7 +101,7 @@ _SECRETS = {
     "\\": re.compile(r"[^\"'\\\n]*+"),  # within a text in quotes
     "{": re.compile(r"\{[^{}\n]{1,200}\}(?=[;\s]|$)"),
     "": re.compile(
-        r"(?:[^\s\"'\\;,&<:.)\]}]|\\(?![\"'nrt])|<(?!/)|[,&](?!\s|$|[\w.-]{1,40}+=)|[:.)\]}](?![\s,;:.)\]}]|$))++",
+        r"(?:[^\s\"'\\;,&<:.)\]}]|\\(?![\"'nrt])|<(?!/)|[,&](?!\s|$|\\{0,7}[\"']|[\w.-]{1,40}+=)|[:.)\]}](?![\s,;:.)\]}]|$))++",
         re.ASCII,
     ),
 }
@@ -111,40 +115,75 @@ _NO_SECRET = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 # The same as the whole of a text in quotes that has a name in quotes: there a secret may begin with any word.
+_SUBJECT = (
+    r"(?:(?:the|this|your|an?|no) )?(?:(?:bearer|access|refresh|api|session|csrf|auth|client|new|old|current)[ _-]?)?"
+    r"(?:password|passphrase|passcode|token|secret|key|value|field|string|header|cookie|credential|jwt|signature|"
+    r"session|authorization)s?(?: (?:confirmation|field|value|header|format|length|verification|cookie|type|token))?"
+)
 _COMPLAINT = re.compile(
+    r"(?:string )?(?:must|should) match .{1,200}|"
     r"(?:(?:null|none|nil|undefined|true|false|yes|no|missing|required|empty|blank|unset|(?:in)?valid|expired|wrong|"
     r"incorrect|unknown|denied|rejected|refused|failed|mismatch|string|str|unauthorized|forbidden|error)|"
     r"(?:(?:may|must|should|does|could|cannot|can)(?:n?['\u2019]t|not)?|not|is|are|was|were|has|have|too|"
     r"at (?:least|most)|ensure|this (?:field|value)|value|field|string|length|minimum|maximum|expected|unexpected|"
-    r"(?:in)?valid|missing|expired|"
-    r"(?:the )?(?:password|token|secret|key|value|field)s? (?:must|is|are|do|does|did|has|have|can|cannot|may|should))"
-    r"(?:[ ,.:;()/-]{1,3}(?:[a-z]{1,20}(?:'[a-z]{1,2})?|\d{1,6}))*+\)?)[.!]?",
+    r"(?:in)?valid|missing|expired|(?:shorter|longer) than|enter an?|size (?:must|is|has)|"
+    rf"unknown {_SUBJECT}|{_SUBJECT} (?:must|is|are|was|were|do|does|did|has|have|can|cannot|may|should|not|too|"
+    r"expired|missing|(?:in)?valid|required|failed|denied|rejected|revoked|malformed|mismatch|unknown|needs))"
+    r"(?:[ ,.:;()/-]{1,3}(?:[a-z]{1,20}(?:['\u2019][a-z]{1,2})?|"
+    r"\d{4}-\d\d-\d\d(?:t\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?z?)?|\d{1,6}|\\?['\"`]?[,;:(){}\[\]<>=]{1,2}\\?['\"`]?))*+\)?)[.!]?",
     re.ASCII | re.IGNORECASE,
 )
 _LONGEST_COMPLAINT = 300
+#: A sign that a parser came upon.
+_SIGN = re.compile(r"[^\w\s]{1,2}")
+# Within brackets, what reads as a sentence says what is wrong: three words and more, of any language.
+_SENTENCE = re.compile(
+    r"[^\W\d_]{1,20}(?:[ ,.:;()/\u2019'-]{1,3}(?:[^\W\d_]{1,20}|\d{1,6}(?![^\W\d_]))){2,60}+\)?[.!?]?"
+)
+_OF_SENTENCES = re.compile(
+    r"^[^\W\d_a-z]|[.!?]$|\b(?:is|are|was|be|must|may|not|no|the|an?|to|of|at|in|than|ist|nicht|est|pas|es|non)\b",
+    re.IGNORECASE,
+)
 # The pieces of a value in brackets: of JSON, also within a text in quotes, and of what Python prints.
 _PIECE = re.compile(
-    r"(?P<open>[\[{])|(?P<close>[\]}])|(?P<double>\"(?:[^\"\\]++|\\.)*+\"?)|(?P<single>'(?:[^'\\]++|\\.)*+'?)|"
-    r"(?P<escaped>(?P<run>\\{1,7})\"[^\"\\]*+(?:(?P=run)\")?)|(?P<bare>[^\s\"'\\\[\]{},:]++)",
+    r"(?:\s|\\{1,7}[nrt])*+(?:[bBuU](?=[\"']))?(?:(?P<open>[\[{])|(?P<close>[\]}])|(?P<comma>,)|(?P<colon>:|=>)|"
+    r"(?P<double>\"(?:[^\"\\\n]++|\\.)*+\"?)|(?P<single>'(?:[^'\\\n]++|\\.)*+'?)|"
+    r"(?P<escaped>(?P<run>\\{1,7})\"(?:[^\"\\\n]++|\\++(?!\")|(?P=run)\\++\")*+(?:(?P=run)\")?)|"
+    r"(?P<bare>[^\s\"'\\\[\]{},:]++))",
     re.DOTALL,
 )
+_CLOSES = {"[": "]", "{": "}"}
 _IS_NAME = re.compile(r"\s{0,4}(?::|=>)")
+_IS_NUMBER = re.compile(r"-?\d[\d.eE+-]*")
 _SAYS_NOTHING = frozenset({"null", "true", "false", "none"})
+# Fields of an object that tell what is wrong, or where; unless they hold something random.
+_TELLS = re.compile(
+    r"(?i:error|status)?[_-]?(?i:codes?)|(?i:type|kind|msg|messages?|errors?|reason|details?|description|hint|rule|"
+    r"constraint|validation|lines?|col|column|pos|position|offset|start|end|length|size|count|index|status|name|"
+    r"namespace|expected|received|required|path|loc|location|field|property|format|title|region|severity|resource)|"
+    r"_errors|(?i:min|max)(?i:imum|[A-Z_-]\w{0,40})?"
+)
+_RANDOM = re.compile(r"(?=[^\s\d]*+\d)(?=[^\sa-z]*+[a-z])\S{16,}+", re.ASCII | re.IGNORECASE)
 _LIST = re.compile(r"\[([^\[\]\n]{1,1000})\]")
 # What begins a field of its own.
 _BEGINS = re.compile(r"(?:^|[,;&|({\n\t]) {0,4}$|[-_]$")
 _LOOKED_BACK = 8
+_IN_QUOTES = re.compile(r"[\[{\"']|\\{1,7}[\"']")
+#: "pass": 3, "fail": 1
+_COUNT = re.compile(r"\d{1,3}")
 _NO_WORD = re.compile(r"(?=\S{6})(?=[^\s\d]{0,60}\d)(?=[^\sa-z]{0,60}[a-z])", re.ASCII | re.IGNORECASE)
 # What tells by its look, or by what is in front of it, that it is a secret; the first group is kept. Each
 # is looked for where one of its words is in the text.
 _OTHER_SECRETS = tuple(
     (words, re.compile(pattern, re.ASCII | re.IGNORECASE))
     for words, pattern in (
-        # user:password@host; the user may have an at sign, the password a slash where it is no port
+        # user:password@host; the user may have an at sign
+        (("://",), r"(://[^\s/?#:\"'<>\[\]]{0,80}:)(?!\[redacted)[^\s/\"'<>]{1,256}(?=@)"),
+        # the password may have a slash, where it is no port, nor a path as git writes it
         (
             ("://",),
-            r"(://[^\s/?#:\"'<>\[\]]{0,80}:)(?!\[redacted)"
-            r"(?:[^\s/\"'<>]{1,256}|(?!\d{1,5}[/,?#])[^\s\"'<>]{1,256})(?=@)",
+            r"((?<!ssh)(?<!git)://[^\s/?#:\"'<>\[\]]{0,80}:)(?!\[redacted|\d{1,5}[/,?#])"
+            r"[^\s\"'<>]{1,256}(?=@[\w\[])",
         ),
         # what a service of the cloud signed; a key in an address
         (("sig", "key="), r"((?<![a-z])(?:sig|signature)(?:=|%3d)|[?&]key=)(?!\[redacted)[^\s;&,\"'<>]++"),
@@ -160,7 +199,7 @@ _OTHER_SECRETS = tuple(
         (
             ("authorization",),
             r"(authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?)(?:basic|digest|apikey|token|key|bearer)"
-            r"(?:[ \t]{1,8}|%20|\+)(?!auth|cred|realm)[a-z0-9._~+/=-]{4,}+",
+            r"(?:[ \t]{1,8}|%20|\+)(?!auth|cred|realm|token )[a-z0-9._~+/=-]{4,}+",
         ),
         (
             ("basic",),
@@ -209,14 +248,16 @@ def _named_secrets(text: str) -> Iterator[tuple[int, int, str]]:
         if found.start() < at:
             continue
         quote = found["quote"] or ""
+        if (found["many"] or found["only_as_name"]) and not (quote and _IN_QUOTES.match(said, found.end())):
+            continue
         if quote and said[found.end() : found.end() + 1] in ("[", "{"):
-            places, at = _secrets_within(said, found.end(), quote)
+            if found["may_be_none"]:
+                continue
+            places, at = _secrets_within(text, unescaped, found.end(), "" if found["many"] else quote)
         elif place := _place_of_secret(said, found):
             start, end, is_bare = place
-            quoted = _SECRETS.get(said[found.end()]) if start > found.end() and not is_bare else None
-            while quoted and said[end : end + 1] == "\n" and text[unescaped.place(end)] == "\\":
-                more = quoted.match(said, end + 1)  # a line that only an escape ends
-                end = more.end() if more else end + 1
+            if start > found.end() and not is_bare and (quoted := _SECRETS.get(said[found.end()])):
+                end = _in_one_text(text, unescaped, end, quoted)
             at = end
             places = [(start, end, quote if is_bare else "")]  # a number of a JSON text: it stays JSON
         else:
@@ -228,36 +269,112 @@ def _named_secrets(text: str) -> Iterator[tuple[int, int, str]]:
                 shown_to = until
 
 
-def _secrets_within(text: str, start: int, quote: str) -> tuple[list[tuple[int, int, str]], int]:
+def _in_one_text(text: str, unescaped: Unescaped, end: int, more: re.Pattern[str]) -> int:
+    """Where a text in quotes goes on to that seems to end its line at ``end``, but has only the escape of one there."""
+    said = unescaped.text
+    while said[end : end + 1] == "\n" and text[unescaped.place(end)] == "\\":
+        found = more.match(said, end + 1)
+        end = found.end() if found else end + 1
+    return end
+
+
+def _secrets_within(text: str, unescaped: Unescaped, start: int, quote: str) -> tuple[list[tuple[int, int, str]], int]:
     """Where values are within the brackets that open at ``start``, each with the quotes that its mask needs, and where
-    the brackets end; a text that is cut off there ends them."""
-    places, depth, end = [], 0, len(text)
-    for piece in _PIECE.finditer(text, start):
-        if piece["open"]:
-            depth += 1
-        elif piece["close"]:
-            depth -= 1
-            if depth <= 0:
-                end = piece.end()
-                break
-        elif _IS_NAME.match(text, piece.end()):
-            continue
-        elif piece["bare"]:
-            if piece[0].lower() not in _SAYS_NOTHING:
-                places.append((piece.start(), piece.end(), quote))
-        else:
-            opening = (piece["run"] or "") + '"' if piece["escaped"] else piece[0][0]
-            inner = piece[0].removeprefix(opening).removesuffix(opening)
-            if inner and not _is_complaint(inner):
-                first = piece.start() + len(opening)
-                places.append((first, first + len(inner), ""))
-    return places, end
+    they end: with the brackets, or where this is no JSON any more, as what is cut off is not. Without a ``quote`` a
+    number is no secret."""
+    walk = _Brackets(text, unescaped, quote)
+    end = start
+    while (piece := _PIECE.match(unescaped.text, end)) and (until := walk.after(piece)):
+        end = until
+        if walk.is_over:
+            break
+    return walk.places, end
+
+
+class _Brackets:
+    """Walks through the pieces of a value in brackets."""
+
+    def __init__(self, text: str, unescaped: Unescaped, quote: str) -> None:
+        self.places: list[tuple[int, int, str]] = []
+        self.is_over = False
+        self._text = text
+        self._unescaped = unescaped
+        self._quote = quote
+        self._closing: list[str] = []
+        self._expected = "value"
+        self._tells = False  # whether the field's name says that it is about what is wrong
+
+    def after(self, piece: re.Match[str]) -> int:
+        """Where the next piece begins; 0 where this one can't be there."""
+        kind = piece.lastgroup or ""
+        if kind in ("double", "single", "escaped", "bare"):
+            return self._text_or_number(piece, kind)
+        is_right = self._bracket(piece[kind]) if kind in ("open", "close") else self._sign(kind)
+        return piece.end() if is_right else 0
+
+    def _bracket(self, bracket: str) -> bool:
+        closes = _CLOSES.get(bracket)
+        if closes is None:
+            if not self._closing or self._closing.pop() != bracket:
+                return False
+            self._expected, self._tells, self.is_over = "comma", False, not self._closing
+            return True
+        if self._expected != "value":
+            return False
+        self._closing.append(closes)
+        self._expected = "name" if bracket == "{" else "value"
+        return True
+
+    def _sign(self, kind: str) -> bool:
+        if kind != self._expected:
+            return False
+        self._expected = "name" if kind == "comma" and self._closing[-1] == "}" else "value"
+        return True
+
+    def _text_or_number(self, piece: re.Match[str], kind: str) -> int:
+        said, (start, end) = self._unescaped.text, piece.span(kind)
+        run = piece["run"] or ""
+        opening = "" if kind == "bare" else said[start : start + len(run) + 1]
+        is_closed = kind == "bare" or (end - start >= 2 * len(opening) and said.endswith(opening, start, end))
+        if not is_closed and (further := _in_one_text(self._text, self._unescaped, end, _SECRETS[opening[0]])) > end:
+            is_closed = said.startswith(opening, further)
+            end = further + len(opening) * is_closed
+        first, last = start + len(opening), end - len(opening) * is_closed
+        if self._expected == "name":
+            self._expected = "colon"
+            self._tells = _TELLS.fullmatch(said, first, last) is not None
+            return end if _IS_NAME.match(said, end) else 0
+        if self._expected != "value":
+            return 0
+        self._expected = "comma"
+        self.is_over = not is_closed
+        if kind != "bare":
+            if first < last and not _says_what_is_wrong(said[first:last], self._tells):
+                self.places.append((first, last, ""))
+        elif _IS_NUMBER.fullmatch(said, first, last):
+            if self._quote and not self._tells:
+                self.places.append((first, last, self._quote))
+        elif said[first:last].lower() not in _SAYS_NOTHING:
+            return 0
+        return end
+
+
+def _says_what_is_wrong(said: str, tells: bool) -> bool:
+    """Whether a text within brackets is none that is a secret: its field tells what is wrong (``tells``), or it reads
+    so."""
+    if _is_complaint(said) or (tells and not _RANDOM.fullmatch(said)):
+        return True
+    return (
+        len(said) <= _LONGEST_COMPLAINT
+        and _SENTENCE.fullmatch(said) is not None
+        and _OF_SENTENCES.search(said) is not None
+    )
 
 
 def _is_complaint(said: str) -> bool:
     """Whether a text in quotes only says what is wrong with a secret, or is masked already."""
     return said.startswith("[redacted") or (
-        len(said) <= _LONGEST_COMPLAINT and _COMPLAINT.fullmatch(said.strip()) is not None
+        len(said) <= _LONGEST_COMPLAINT and (_COMPLAINT.fullmatch(said.strip()) or _SIGN.fullmatch(said)) is not None
     )
 
 
@@ -277,7 +394,8 @@ def _place_of_secret(text: str, found: re.Match[str]) -> tuple[int, int, bool] |
         return (start, secret.end(), False) if secret and secret[0] and not _is_complaint(secret[0]) else None
     if _NO_SECRET.match(text, start):
         return None
-    listed = None if kind else _LIST.match(text, start)
+    of_header = found["header"] or found["key"] or text[max(0, found.start() - 1) : found.start()] == "-"
+    listed = _LIST.match(text, start) if of_header and not kind else None
     if not kind and text[start : start + 1] in ("[", "{") and listed is None:
         kind = "{" if found["sign"] == "=" and text[start] == "{" else "["
     if not kind and found["sign"][0] == ":" and not (found["quote"] or found["key"]):
@@ -289,7 +407,9 @@ def _place_of_secret(text: str, found: re.Match[str]) -> tuple[int, int, bool] |
     if listed is not None:  # as Java prints headers
         return None if _NO_SECRET.match(listed[1]) else (listed.start(1), listed.end(1), False)
     secret = _SECRETS[kind].match(text, start) if kind in _SECRETS else None
-    if secret is None or not secret[0]:
+    if secret is None or not secret[0] or (kind and _SIGN.fullmatch(secret[0])):
+        return None
+    if found["quote"] and found["may_be_none"] and _COUNT.fullmatch(secret[0]):
         return None
     return start, secret.end(), kind in ("", "{")
 
