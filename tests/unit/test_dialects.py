@@ -35,6 +35,6 @@ def test_a_new_sqlite_ledger_is_its_owners_alone(tmp_path: Path) -> None:
         ledger.close()
     finally:
         os.umask(mask)
-    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o755, "a Spark of another user reads staging in it"
     assert {"ledger.db", "ledger.db-wal"} <= found.keys()
     assert set(found.values()) == {0o600}

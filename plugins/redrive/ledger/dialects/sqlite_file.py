@@ -32,10 +32,10 @@ def is_absent(url: sa.URL) -> bool:
 
 
 def make(url: sa.URL) -> None:
-    """Make the file of ``url``, and its folder, where they are missing, for their owner alone: it holds payloads. What
-    SQLite lays beside the file has its mode."""
+    """Make the file of ``url`` where it is missing, for its owner alone: it holds payloads. What SQLite lays beside the
+    file has its mode. Its folder is as the umask has it: staging is beside the file, and others may have to read it."""
     if (path := _path(url)) is not None:
-        Path(path).parent.mkdir(0o700, parents=True, exist_ok=True)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).touch(0o600)
 
 
