@@ -1,11 +1,12 @@
 """A route's JSON Schema, and how a body is held against it: in a time that whoever corrects a body does not choose.
 
-``pattern`` and ``patternProperties`` run on RE2, and ``uniqueItems`` compares texts by a set, where ``jsonschema``
-itself goes back and tries again, or compares each item with each.
+``pattern`` and ``patternProperties`` run on RE2, and ``uniqueItems`` and ``enum`` compare texts by a set, where
+``jsonschema`` itself goes back and tries again, or compares each with each. What has no such way is refused.
 """
 
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,10 @@ MAX_BODY: Final = 4 * 1024 * 1024
 _Schema = Mapping[str, Any]
 #: What is under these is no schema.
 _DATA = frozenset({"const", "default", "enum", "examples"})
+#: What is under these is a schema by each name, whatever the name.
+_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+#: For each item they ask again what was evaluated of all.
+_UNBOUNDED = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 
 
 def problem(schema: _Schema | Path) -> str | None:
@@ -46,7 +51,7 @@ def objection(body: str, schema: _Schema | Path) -> str | None:
     if found is None:
         return None
     # Its own words quote the body, of which a person may not see all.
-    if found.validator in ("required", "additionalProperties", "unevaluatedProperties", "dependentRequired"):
+    if found.validator in ("required", "additionalProperties", "dependentRequired"):
         wanted = found.message
     elif isinstance(found.validator_value, dict | list) and found.validator != "enum":
         wanted = f"{found.validator} does not hold"
@@ -65,17 +70,18 @@ def _validator(schema: _Schema | Path) -> Any:
         schema = _read(schema)
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
-        kind.check_schema(schema)
+        kind.check_schema(schema, format_checker=None)  # else Python's re would judge expressions
         expressions, names = set[str](), set[str]()
         # Where it refers to a part that names its draft, jsonschema would go on with its own ways.
         schema = _without_draft(schema, expressions, names)
     except (jsonschema.SchemaError, RecursionError) as error:
         raise ValueError(f"body_schema is no JSON Schema: {str(getattr(error, 'message', error))[:200]}") from None
     for one in sorted(expressions):
-        if why := route_rules.problem(one):
-            raise ValueError(f"body_schema has the expression {one[:80]!r}, which RE2 does not take: {why[:200]}")
-    if {"patternProperties", "unevaluatedProperties"} <= names:
-        raise ValueError("body_schema has unevaluatedProperties with patternProperties: no time bounds them")
+        if why := route_rules.problem(_as_re2(one)):
+            hint = "; say a length by minLength and maxLength" if "repetition size" in why else ""
+            raise ValueError(f"body_schema has the expression {one[:80]!r}, which RE2 does not take: {why[:200]}{hint}")
+    for one in sorted(names & _UNBOUNDED & kind.VALIDATORS.keys()):
+        raise _unbounded(one)
     return _bounded(kind)(schema, registry=referencing.Registry())
 
 
@@ -105,11 +111,27 @@ def _bounded(kind: Any) -> Any:
 
     def unique_items(validator: Any, wanted: bool, instance: Any, _: Any) -> Iterator[Any]:
         if wanted and validator.is_type(instance, "array"):
-            found = {json.dumps(_plain(one), sort_keys=True) for one in instance}
+            found = set(map(_written, instance))
             if len(found) < len(instance):
                 yield jsonschema.ValidationError("has an item twice")
 
+    sets: dict[int, tuple[list[Any], frozenset[str]]] = {}
+
+    def enum(_validator: Any, values: list[Any], instance: Any, _: Any) -> Iterator[Any]:
+        if id(values) not in sets:  # each is kept, so that no other has its id
+            sets[id(values)] = values, frozenset(map(_written, values))
+        if _written(instance) not in sets[id(values)][1]:
+            yield jsonschema.ValidationError("is none of them")
+
+    def unbounded(name: str) -> Any:
+        def refuse(*_: Any) -> Iterator[Any]:
+            raise _unbounded(name)  # one that only a reference finds
+
+        return refuse
+
     ways = {
+        "enum": enum,
+        **{name: unbounded(name) for name in _UNBOUNDED},
         "pattern": pattern,
         "patternProperties": pattern_properties,
         "additionalProperties": additional_properties,
@@ -118,12 +140,32 @@ def _bounded(kind: Any) -> Any:
     return jsonschema.validators.extend(kind, {name: way for name, way in ways.items() if name in kind.VALIDATORS})
 
 
+def _unbounded(name: str) -> ValueError:
+    instead = "additionalProperties" if name == "unevaluatedProperties" else "items, additionalItems or maxItems"
+    return ValueError(f"body_schema has {name}: no time bounds it; write {instead}")
+
+
+def _as_re2(expression: str) -> str:
+    """The expression with characters by their number as RE2 writes them."""
+
+    def written(found: re.Match[str]) -> str:
+        if not found[1]:
+            return found[0]
+        number = ord(json.loads(f'"{found[0]}"'))
+        return f"\\x{{{number:x}}}"
+
+    return _ESCAPE.sub(written, expression)
+
+
+_ESCAPE = re.compile(r"\\(?:(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4})|.)", re.DOTALL)
+
+
 def _found(text: str, expression: str) -> bool:
     """Whether the expression is found in the text."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
 
-    return bool(pc.match_substring_regex(pa.scalar(_readable(text)), expression).as_py())
+    return bool(pc.match_substring_regex(pa.scalar(_readable(text)), _as_re2(expression)).as_py())
 
 
 def _matching(texts: list[str], expression: str) -> list[str]:
@@ -131,13 +173,18 @@ def _matching(texts: list[str], expression: str) -> list[str]:
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
 
-    matches = pc.match_substring_regex(pa.array(map(_readable, texts), pa.string()), expression).to_pylist()
+    matches = pc.match_substring_regex(pa.array(map(_readable, texts), pa.string()), _as_re2(expression)).to_pylist()
     return [one for one, is_match in zip(texts, matches, strict=True) if is_match]
 
 
 def _readable(text: str) -> str:
     """The text with a question mark for each half of a character, which RE2 can't read."""
     return text.encode("utf-8", "replace").decode()
+
+
+def _written(value: Any) -> str:
+    """``value`` as all that are equal to it are written."""
+    return json.dumps(_plain(value), sort_keys=True)
 
 
 def _plain(value: Any) -> Any:
@@ -158,16 +205,20 @@ def _without_draft(schema: Any, expressions: set[str], names: set[str]) -> Any:
         return [_without_draft(one, expressions, names) for one in schema]
     if not isinstance(schema, Mapping):
         return schema
-    names.update(schema)
+    names.update(schema)  # keywords; names of fields are in maps of their own
     if isinstance(wanted := schema.get("pattern"), str):
         expressions.add(wanted)
     if isinstance(patterns := schema.get("patternProperties"), Mapping):
         expressions.update(patterns)
-    return {
-        name: one if name in _DATA else _without_draft(one, expressions, names)
-        for name, one in schema.items()
-        if not (name == "$schema" and isinstance(one, str))
-    }
+
+    def within(name: str, one: Any) -> Any:
+        if name in _DATA:
+            return one
+        if name in _BY_NAME and isinstance(one, Mapping):
+            return {each: _without_draft(inner, expressions, names) for each, inner in one.items()}
+        return _without_draft(one, expressions, names)
+
+    return {name: within(name, one) for name, one in schema.items() if not (name == "$schema" and isinstance(one, str))}
 
 
 def _read(path: Path) -> Mapping[str, Any]:

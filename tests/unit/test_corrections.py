@@ -229,8 +229,9 @@ def test_a_schema_that_leads_nowhere_is_told(schema: dict[str, Any]) -> None:
         ({"patternProperties": {r"^(\w+\s?)+$": True}, "additionalProperties": False}, {"a" * 40 + "!": 1}),
         ({"uniqueItems": True}, [{"i": i} for i in range(20_000)] + [{"i": 17}]),
         ({"uniqueItems": True}, [i * ((1 << 61) - 1) for i in range(20_000)] + [0]),
+        ({"items": {"enum": [{"i": i} for i in range(3_000)]}}, [{"i": 2_999}] * 20_000 + [{"i": -1}]),
     ],
-    ids=["pattern", "names", "items", "numbers of one hash"],
+    ids=["pattern", "names", "items", "numbers of one hash", "one of many"],
 )
 def test_a_small_body_occupies_nobody(rule: dict[str, Any], value: Any) -> None:
     started = time.process_time()
@@ -271,13 +272,48 @@ def test_a_schema_takes_what_jsonschema_takes() -> None:
     assert "('n' was unexpected)" in against(schema, '{"n": 1}')
 
 
+@pytest.mark.parametrize(
+    ("expression", "takes", "refuses"),
+    [
+        (r"^\p{L}+$", "é", "1"),
+        (r"^\u00e9$", "é", "e"),
+        (r"^[\u0410-\u044f]+$", "Жя", "z"),
+        (r"^\ud83d\ude00$", "\U0001f600", "x"),
+        (r"^\\u00e9$", r"\u00e9", "é"),
+    ],
+)
+def test_an_expression_is_read_as_json_schemas_write_it(expression: str, takes: str, refuses: str) -> None:
+    names = {"patternProperties": {expression: True}, "additionalProperties": False}
+    assert body_schemas.problem({"pattern": expression}) is body_schemas.problem(names) is None
+    assert against({"pattern": expression}, json.dumps(takes)) == against(names, json.dumps({takes: 1})) == ""
+    assert against({"pattern": expression}, json.dumps(refuses))
+    assert against(names, json.dumps({refuses: 1}))
+
+
+def test_a_value_of_many_is_known_whatever_writes_it() -> None:
+    schema = {"enum": [1, "1", None, True, {"a": 1, "b": [2]}, 0.5]}
+    bodies: list[Any] = [1, 1.0, "1", None, True, False, {"b": [2.0], "a": 1}, {"a": 1}, 0.5, 0, [], "None"]
+    for body in bodies:
+        taken = against(schema, json.dumps(body)) == ""
+        assert taken is jsonschema.Draft202012Validator(schema).is_valid(body), body
+    assert against({"properties": {"n": {"enum": ["a"]}}}, '{"n": "secret"}').endswith('$.n: enum has to be ["a"]')
+
+
 def test_what_can_not_be_checked_in_a_bounded_time_is_refused() -> None:
     for schema, why in (
         ({"properties": {"n": {"pattern": "^(?=a)"}}}, "has the expression '^(?=a)', which RE2 does not take"),
         ({"$defs": {"n": {"patternProperties": {r"(a)\1": {}}}}}, "which RE2 does not take"),
-        ({"patternProperties": {"a": {}}, "unevaluatedProperties": False}, "no time bounds them"),
+        ({"unevaluatedProperties": False}, "has unevaluatedProperties: no time bounds it; write additionalProperties"),
+        ({"properties": {"n": {"contains": {}, "unevaluatedItems": False}}}, "has unevaluatedItems: no time bounds"),
+        ({"properties": {"default": {"pattern": "(?!x)"}}}, "which RE2 does not take"),
+        ({"$defs": {"enum": {"unevaluatedItems": False}}}, "no time bounds it"),
+        ({"patternProperties": {"const": {"pattern": "(?!x)"}}}, "which RE2 does not take"),
+        ({"properties": {"n": {"pattern": "^.{1,2000}$"}}}, "say a length by minLength and maxLength"),
     ):
         assert why in (body_schemas.problem(schema) or "")
+    field = {"properties": {"unevaluatedItems": {"type": "string"}, "pattern": {"type": "integer"}}}
+    assert body_schemas.problem(field) is None, "a field so called is no keyword"
+    assert "no time bounds it" in against({"default": {"unevaluatedItems": False}, "$ref": "#/default"}, "[1]")
     assert body_schemas.problem({"properties": {"pattern": {"enum": [{"pattern": "(?=a)"}]}}}) is None, "data"
     large = json.dumps({"order": "x" * body_schemas.MAX_BODY})
     assert "too many to hold it against body_schema" in against(SCHEMA, large)
