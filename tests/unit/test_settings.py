@@ -424,6 +424,11 @@ routes:
         ("canary: {observe: soon}", "routes.r.canary.observe: 'soon' is not a duration"),
         ("schedule: '61 * * * *'", "routes.r.schedule: '61 * * * *': '61' is not between 0 and 59"),
         ("redact: [emial]", "routes.r.redact.0: 'emial': write email, card, credentials or a path"),
+        (
+            "redact: [credentials]\nsearch: [key, 'attribute:x-token']",
+            "routes.r.search.1: attribute:x-token: redact masks",
+        ),
+        ("redact: ['attribute:Tenant']\nsearch: ['attribute:tenant']", "routes.r.search.0: attribute:tenant: redact"),
         ("redact: [email, 'attribute:Error_Message']", "routes.r.redact.1: attribute:Error_Message: failure texts of"),
         (
             "redact: ['attribute:why']\nevidence: ['attribute:Why']",

@@ -11,6 +11,7 @@ from redrive.brokers import registry
 from redrive.brokers.base import BrokerKind
 from redrive.classification import failure_text
 from redrive.classification.causes import Cause
+from redrive.selectors import Kind
 from redrive.settings.processed_check import ProcessedCheck
 from redrive.settings.route_parts import (
     Ages,
@@ -175,12 +176,14 @@ class Route(Part):
         max_length=MOST_SEARCHED,
         description="What finds messages on the review page and by `redrive trace`, in every state, beside ids and the "
         "key of the `processed_check`: `attribute:NAME`, `body:$.path` or `key`. The ledger keeps the values from the "
-        "load on, but never what `redact` masks.",
+        "load on, but never what `redact` masks: a header that it masks whole is refused.",
     )
     body_schema: str | dict[str, Any] | None = Field(
         default=None,
         description="A JSON Schema, or the path of a file with one (relative to `$REDRIVE_HOME`), which a body has to "
-        "fit that a person corrected. It may refer only to parts of itself, and its expressions run on RE2.",
+        "fit that a person corrected. It may refer only to parts of itself. Its expressions run on RE2: `\\d`, `\\w` "
+        "and `\\s` are ASCII (`\\p{L}` is any letter), at most 1,000 repetitions, no look-around. "
+        "`unevaluatedProperties` and `unevaluatedItems` are refused.",
     )
     notify: tuple[Notify, ...] = Field(
         default=(),
@@ -260,6 +263,13 @@ class Route(Part):
                         f"{origin!r} is a source of this route too{also}: what goes back there from {source.queue!r} is"
                         " drained again, a loop",
                     )
+        closes = kind is None or kind.capabilities.closes_connections
+        if self.isolation.action == "close_connection" and not closes:
+            raise problem("isolation.action", f"close_connection is not possible with broker {self.broker}")
+        return self
+
+    @model_validator(mode="after")
+    def _masked_headers_are_not_needed(self) -> Self:
         for position, rule in enumerate(self.redact):
             header = redaction.header_of(rule)
             if header is not None and failure_text.is_told_by(header, self.evidence):
@@ -268,9 +278,14 @@ class Route(Part):
                     f"{rule}: failure texts of this route are taken from this header, and are shown; mask what it may"
                     " hold by email, card, credentials or a path",
                 )
-        closes = kind is None or kind.capabilities.closes_connections
-        if self.isolation.action == "close_connection" and not closes:
-            raise problem("isolation.action", f"close_connection is not possible with broker {self.broker}")
+        mask = redaction.redactor(self)
+        for position, one in enumerate(self.search):
+            if one.kind is Kind.ATTRIBUTE and mask.header(one.name, ""):
+                raise problem(
+                    f"search.{position}",
+                    f"{one}: redact masks this header whole, by rule or because it is called a secret, and what is"
+                    " masked is not found",
+                )
         return self
 
     @property
