@@ -1,7 +1,8 @@
 """Saved filters: what one asks, and for whom it is.
 
 A filter tells what was looked for, and where: one that names a route or a queue is for those who may read that, and one
-that names none for who saved it, and for those who may read every route.
+that names none for those who may read every route. Who saved one has it as long as they may read each route that it
+names, whatever its queue is called now.
 """
 
 from typing import NamedTuple
@@ -31,6 +32,8 @@ class Reader:
         self._ctx = ctx
         self._declared = search_request.declared_fields(ctx.settings, ctx.readable)
         self._queues = frozenset(search_suggestions.source_queues(ctx.settings, ctx.readable))
+        # A route whose section is wrong is not shown, but hidden from nobody either.
+        self._reads_all = ctx.known <= ctx.readable | ctx.left_out
 
     def read(self, page: str, query: str) -> Asked:
         """What ``query`` asks on one of :data:`PAGES`; raises :class:`~redrive_ui.filters.BadFilter`."""
@@ -43,10 +46,9 @@ class Reader:
         sought = Search.read(words, self._declared)
         return Asked(sought.query(), frozenset({sought.route} - {""}), sought.queue)
 
-    def may_read(self, asked: Asked) -> bool:
-        """Whether this person may read each route that is named, and a route of the queue."""
-        ctx = self._ctx
-        return asked.routes <= ctx.readable and (not asked.queue or asked.queue in self._queues or ctx.reads_all)
+    def _is_of_their_routes(self, asked: Asked) -> bool:
+        """Whether it names a route or a queue, of which this person may read each."""
+        return bool(asked.routes or asked.queue) and (not asked.queue or asked.queue in self._queues)
 
     def shown(self, saved: list[Row]) -> list[Row]:
         """Those of the saved filters that are for this person, each with whether they may remove it."""
@@ -58,6 +60,5 @@ class Reader:
             asked = self.read(one["page"], one["query"])
         except BadFilter:  # what it asks is not known any more
             asked = Asked()
-        named = asked.routes or asked.queue
         mine = one["saved_by"].strip().lower() == self._ctx.person.name.strip().lower()
-        return self.may_read(asked) and (bool(named) or self._ctx.reads_all or mine)
+        return asked.routes <= self._ctx.readable and (mine or self._reads_all or self._is_of_their_routes(asked))

@@ -408,8 +408,24 @@ class TestSaved:
         assert self.save(site, page=page, query=query).status_code == 200
         assert "merger" in site.page("/messages")
         site.doors.hidden = {"payments"}
+        site.doors.name = "Ben"
         assert "merger" not in site.page("/messages") + site.page("/find")
-        assert self.save(site, name="mine", page=page, query=query).status_code == 404
+        if "queue=" not in query:
+            assert self.save(site, name="mine", page=page, query=query).status_code == 404
+            site.doors.name = "Ana Kováč"
+            assert "merger" not in site.page("/messages") + site.page("/find"), "not even for its owner"
+
+    def test_its_owner_has_it_when_the_queue_has_another_name(self, site: Site) -> None:
+        self.save(site, query="queue=orders-dlq&text=merger")
+        site.doors.hidden = {"payments"}
+        renamed = [one.model_copy(update={"queue": "orders-dlq-v2"}) for one in site.settings.routes["orders"].sources]
+        site.set_up(sources=tuple(renamed))
+        assert "merger" in site.page("/messages")
+        assert self.save(site, name="again", query="queue=orders-dlq").status_code == 200
+        ((saved,),) = site.rows("select filter_id from saved_filters where name = 'again'")
+        assert site.post("/api/filters", remove=saved).status_code == 200
+        site.doors.name = "Ben"
+        assert "merger" not in site.page("/messages"), "whose it is, nobody can tell"
 
     def test_without_a_route_is_for_its_owner_and_who_reads_all(self, site: Site) -> None:
         self.save(site, query="text=merger")

@@ -511,6 +511,13 @@ class TestARouteThatIsLeftOut:
         "note": "not needed",
     }
 
+    def test_a_filter_without_a_route_is_shown_as_before(self, left_out: Site) -> None:
+        assert left_out.post("/api/filters", name="n", page="messages", query="text=merger").status_code == 200
+        left_out.doors.name = "Ben"
+        assert "merger" in left_out.page("/messages")
+        left_out.doors.hidden = {"payments"}
+        assert "merger" not in left_out.page("/messages")
+
     def test_who_may_not_see_it_does_not_see_all(self, left_out: Site) -> None:
         left_out.doors.hidden = {"payments"}
         left_out.change(
