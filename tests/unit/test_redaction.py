@@ -359,6 +359,7 @@ def test_many_cards_take_linear_time(begun: str) -> None:
         ('{"passwords": ["hat", 1], "apiKeys": {"eu": "hat"}, "jwt": "hat"}',
          f'{{"passwords": ["{HIDDEN}", 1], "apiKeys": {{"eu": "{HIDDEN}"}}, "jwt": "{HIDDEN}"}}'),
         ("{x-api-key=[hat17], accept=[*/*]}", f"{{x-api-key=[{HIDDEN}], accept=[*/*]}}"),
+        ("password=[hat17box], token: [hat17box]", f"password=[{HIDDEN}], token: [{HIDDEN}]"),
         ("{cookie=[id=hat; n=1], n=[1]}", f"{{cookie=[{HIDDEN}], n=[1]}}"),
         ('{"cookie": ["id=hat"], "Authorization": "hat"}', f'{{"cookie": ["{HIDDEN}"], "Authorization": "{HIDDEN}"}}'),
         ('{"password": "please let me in 99"}', f'{{"password": "{HIDDEN}"}}'),

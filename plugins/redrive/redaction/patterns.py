@@ -165,6 +165,8 @@ _TELLS = re.compile(
 )
 _RANDOM = re.compile(r"(?=[^\s\d]*+\d)(?=[^\sa-z]*+[a-z])\S{16,}+", re.ASCII | re.IGNORECASE)
 _LIST = re.compile(r"\[([^\[\]\n]{1,1000})\]")
+# Beside a name that is no header's: one that is no word.
+_LISTED_SECRET = re.compile(r"\[((?=[^\d\]]{0,60}\d)(?=[^a-z\]]{0,60}[a-z])[\w.~+/-]{6,1000}={0,2})\]", re.ASCII | re.I)
 # What begins a field of its own.
 _BEGINS = re.compile(r"(?:^|[,;&|({\n\t]) {0,4}$|[-_]$")
 _LOOKED_BACK = 8
@@ -395,7 +397,7 @@ def _place_of_secret(text: str, found: re.Match[str]) -> tuple[int, int, bool] |
     if _NO_SECRET.match(text, start):
         return None
     of_header = found["header"] or found["key"] or text[max(0, found.start() - 1) : found.start()] == "-"
-    listed = _LIST.match(text, start) if of_header and not kind else None
+    listed = None if kind else (_LIST if of_header else _LISTED_SECRET).match(text, start)
     if not kind and text[start : start + 1] in ("[", "{") and listed is None:
         kind = "{" if found["sign"] == "=" and text[start] == "{" else "["
     if not kind and found["sign"][0] == ":" and not (found["quote"] or found["key"]):
