@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from redrive.ledger import leases
-from redrive.ledger.drain import loading
+from redrive.ledger.drain import batches, loading
 from redrive.ledger.drain.repeats import (
     Copy,
     Evidence,
@@ -23,7 +23,7 @@ from redrive.ledger.drain.repeats import (
     lately_settled,
     let_go,
 )
-from redrive.ledger.engine import Ledger
+from redrive.ledger.engine import Ledger, sql
 from redrive.message import Tracking, batch_and_row, body_hash, index_key, message_id_of
 from tests import blank, query_plans
 from tests.ledger.planting import NOW, Plant
@@ -291,18 +291,53 @@ def test_the_doubt_about_a_batch_ends_with_a_drain_to_the_end_after_its_leases(p
         assert in_doubt(plant) == found
 
 
+def somewhere(plant: Plant) -> list[int]:
+    """The batches that may still lie in the source from which they were taken."""
+    condition = batches.may_come_again(plant.ledger, LEASE, "b")
+    with plant.ledger.read() as connection:
+        return list(connection.execute(sql(f"select batch_id from staging_batches b where {condition}")).scalars())
+
+
+def moved(plant: Plant, connection: str) -> None:
+    """The route's runs use another connection from now on; one has begun and is over."""
+    plant.begin(system=f"rabbitmq:{connection}")
+    leases.release(plant.ledger, plant.lease, status="succeeded", now=plant.now)
+
+
 def test_a_drain_of_another_broker_s_queue_of_the_same_name_ends_no_doubt(plant: Plant) -> None:
-    """What was not settled lies where the route was, and comes again once it is back there."""
+    """What was not settled lies where the route was, and comes again once it is back there. From the queue that the
+    route has now it does not, once that was drained to its end."""
     plant.begin(system="rabbitmq:east")
     one = unsettled(plant)
+    moved(plant, "west")
+    assert in_doubt(plant) == [one], "it may be the same broker under another name"
+    drained(plant, plant.now + timedelta(hours=2))
+    assert (somewhere(plant), in_doubt(plant)) == ([one], [])
     plant.begin(system="rabbitmq:west")
     there = unsettled(plant)
-    drained(plant, plant.now + timedelta(hours=2))
-    leases.release(plant.ledger, plant.lease, status="succeeded", now=plant.now)
-    assert in_doubt(plant) == [one]
+    moved(plant, "east")
+    assert somewhere(plant) == in_doubt(plant) == [one, there]
+
+
+def test_the_doubt_about_what_was_taken_before_a_move_ends_once_the_route_is_back_there(plant: Plant) -> None:
     plant.begin(system="rabbitmq:east")
+    unsettled(plant)
+    moved(plant, "west")
+    moved(plant, "east")
     drained(plant, plant.now + timedelta(hours=2))
-    assert in_doubt(plant) == [one, there]
+    assert somewhere(plant) == in_doubt(plant) == []
+
+
+def test_another_route_s_drain_of_the_queue_ends_the_doubt_also_where_the_first_one_has_left_it(plant: Plant) -> None:
+    plant.begin(system="rabbitmq:east")
+    one = unsettled(plant)
+    moved(plant, "west")
+    beside = "insert into route_state (route, fence, system) values ('beside', 1, :system)"
+    plant.change(beside, system="rabbitmq:east")
+    to = "insert into source_state (route, source, drained_to) values ('beside', 'orders-dlq', :to_at)"
+    plant.change(to, to_at=plant.now + timedelta(hours=2))
+    assert somewhere(plant) == []
+    assert in_doubt(plant) == [one]
 
 
 def test_a_batch_of_a_source_that_was_never_drained_to_the_end_stays_in_doubt(plant: Plant) -> None:

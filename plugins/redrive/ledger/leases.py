@@ -129,9 +129,9 @@ def _move(tx: RunTransaction, before: str, system: str) -> None:
     values = {"system": system}
     tx.execute(sql("update route_state set system = :system where route = :route"), values)
     if not before:  # the ledger is older than this column: it was there all the time
-        tx.execute(sql("update delivery_slices set system = :system where route = :route and system = ''"), values)
+        for table in ("delivery_slices", "staging_batches"):
+            tx.execute(sql(f"update {table} set system = :system where route = :route and system = ''"), values)
         return
-    tx.execute(sql("update route_state set moved_fence = :fence where route = :route"))
     for table in ("source_state", "consumer_health"):
         tx.execute(sql(f"delete from {table} where route = :route"))
     tx.execute(

@@ -19,7 +19,7 @@ from redrive.errors import BatchLost
 from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import record_event
-from redrive.ledger.predicates import UNFINISHED
+from redrive.ledger.predicates import HERE, UNFINISHED
 from redrive.ledger.schema import ledger_id
 from redrive.ledger.transactions import MACHINE, RouteLease, RunTransaction
 from redrive.message import MAX_ROWS, ROW_BITS
@@ -65,8 +65,8 @@ def open_batch(
             tx.execute(
                 sql(
                     "insert into staging_batches (route, source, kind, shard, run_id, fence, state, uri, opened_at,"
-                    " adopted_from) values (:route, :source, :kind, :shard, :run_id, :fence, 'open', '', :now,"
-                    " :adopted_from) returning batch_id"
+                    " adopted_from, system) values (:route, :source, :kind, :shard, :run_id, :fence, 'open', '', :now,"
+                    f" :adopted_from, {HERE}) returning batch_id"
                 ),
                 {
                     "source": source,
@@ -316,13 +316,16 @@ def removed(ledger: Ledger, batch_ids: list[int], now: datetime) -> None:
             )
 
 
-def may_come_again(ledger: Ledger, leased_for: timedelta, batch: str) -> str:
+def may_come_again(ledger: Ledger, leased_for: timedelta, batch: str, *, to: str | None = None) -> str:
     """SQL: what was not settled of ``batch`` (an alias of ``staging_batches``) may still lie in its source.
 
     No longer once the source was drained to its end and loaded after all leases of that drain, which lasted
     ``leased_for``, were over: what was still there would have come. Whichever route drained it; for another one than
-    took the batch, a run that nobody took over is over with its hold on its route, which may be gone. Of what was
-    drained before the route moved to another broker, or back, no drain since says so.
+    took the batch, a run that nobody took over is over with its hold on its route, which may be gone.
+
+    A source is that of the broker and connection where the batch was taken, wherever its route is by now: a queue of
+    that name elsewhere says nothing of it. With ``to``, SQL of a broker and connection, it is asked whether anything of
+    it may come from the queue of that name there.
     """
     taken = f"coalesce({batch}.settled_at, (select runs.finished_at from runs where runs.run_id = {batch}.run_id))"
     held = (
@@ -330,13 +333,11 @@ def may_come_again(ledger: Ledger, leased_for: timedelta, batch: str) -> str:
         f" where route_state.route = {batch}.route and route_state.run_id = {batch}.run_id))"
     )
     over, over_for_others = (ledger.dialect.later(at, str(leased_for.total_seconds())) for at in (taken, held))
-    moved = f"(select route_state.moved_fence from route_state where route_state.route = {batch}.route)"
     return (
-        f"(coalesce({batch}.fence < {moved}, false) or"
-        " not exists (select 1 from source_state there inner join route_state its on its.route = there.route"
-        f" where there.source = {batch}.source and (there.route = {batch}.route and there.drained_to > {over}"
-        f" or there.route <> {batch}.route and there.drained_to > {over_for_others} and its.system ="
-        f" (select own.system from route_state own where own.route = {batch}.route))))"
+        "not exists (select 1 from source_state there inner join route_state its on its.route = there.route"
+        f" where there.source = {batch}.source and its.system = {to or f'{batch}.system'}"
+        f" and (there.route = {batch}.route and there.drained_to > {over}"
+        f" or there.route <> {batch}.route and there.drained_to > {over_for_others}))"
     )
 
 

@@ -32,7 +32,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.ledger.drain import batches, shared_queues
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.predicates import ROUTES_HERE
+from redrive.ledger.predicates import HERE, ROUTES_HERE
 from redrive.message import Tracking, batch_and_row, index_key, message_id_of
 
 #: How long what was settled is held against what comes again. What a broker forgot of it is given out again at once:
@@ -103,7 +103,7 @@ def doubtful(
             f" where state in ('recorded', 'settled') and {shared_queues.UNSETTLED}"
             f" and (route = :route or route in {ROUTES_HERE} and source in ({':source' if source else _WAITING}))"
             f" and {'source = :source' if source else '1 = 1'}"
-            f" and {batches.may_come_again(ledger, leased_for, 'staging_batches')}"
+            f" and {batches.may_come_again(ledger, leased_for, 'staging_batches', to=HERE)}"
             " order by batch_id"
         ),
         {"route": route, "source": source} if source else {"route": route},
@@ -121,7 +121,7 @@ def lately_settled(
             f"select batch_id, uri from staging_batches where route in {ROUTES_HERE} and state = 'settled'"
             " and settled_copies >= copies and settled_at > :since_at and removed_at is null"
             f" and (route = :route or source in ({_WAITING}))"
-            f" and {batches.may_come_again(ledger, leased_for, 'staging_batches')} order by batch_id"
+            f" and {batches.may_come_again(ledger, leased_for, 'staging_batches', to=HERE)} order by batch_id"
         ),
         {"route": route, "since_at": now - LATELY},
     )

@@ -53,6 +53,8 @@ staging_batches = Table(
     # What found the keys of its messages, and is configured no more perhaps; none where nothing was asked for.
     Column("message_key_by", sa.Text),
     Column("order_key_by", sa.Text),
+    # The broker and connection that it was taken from ('': not known). Only there may come again what was not settled.
+    Column("system", sa.Text, nullable=False, server_default=""),
     # open: being written, settles nothing.  recorded: durable; its copies may be settled, though nobody was told.
     # settled: the source is done with settled_copies of it; with none where it refused.  abandoned: its writer
     # vanished or was too slow; its rows were never recorded; or, with recorded_at, a person gave it up as its file was

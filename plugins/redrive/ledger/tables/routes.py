@@ -58,5 +58,4 @@ route_state = Table(
     Column("pause_reason", sa.Text),
     # The broker and connection that its last run used ('': none did yet): what was seen elsewhere proves nothing.
     Column("system", sa.Text, nullable=False, server_default=""),
-    Column("moved_fence", sa.BigInteger, nullable=False, server_default=text("0")),  # of the first run that used it
 )

@@ -582,7 +582,6 @@ def upgrade() -> None:
         sa.Column("paused_by", sa.Text(), nullable=True),
         sa.Column("pause_reason", sa.Text(), nullable=True),
         sa.Column("system", sa.Text(), server_default="", nullable=False),
-        sa.Column("moved_fence", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.PrimaryKeyConstraint("route", name=op.f("pk_route_state")),
     )
     op.create_table(
@@ -641,6 +640,7 @@ def upgrade() -> None:
         sa.Column("doubted", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("message_key_by", sa.Text(), nullable=True),
         sa.Column("order_key_by", sa.Text(), nullable=True),
+        sa.Column("system", sa.Text(), server_default="", nullable=False),
         one_of("ck_staging_batches_kind", "kind", "dead_letter delay"),
         one_of("ck_staging_batches_state", "state", "open recorded settled abandoned"),
         sa.PrimaryKeyConstraint("batch_id", name=op.f("pk_staging_batches")),
