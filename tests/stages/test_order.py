@@ -236,3 +236,14 @@ def test_one_that_was_let_through_before_an_earlier_one_of_its_key_was_known_giv
         shop.advance(minutes=1)
     assert arrived == ["other"]
     shop.ledger.close()
+
+
+def test_a_key_of_which_nobody_told_when_it_died_goes_at_once_where_the_clock_of_begin_is_ahead(shop: Shop) -> None:
+    dies(shop, "first", dead_lettered_at=None)
+    run = pipeline.begin(
+        shop.settings, "orders", trigger="test", holder="test", clock=lambda: shop.now() + timedelta(seconds=30)
+    )
+    for _ in shop.stages(run):
+        shop.advance(milliseconds=1)
+    pipeline.finish(shop.settings, run, "succeeded", shop.now)
+    assert shop.states() == {"sent": 1}

@@ -93,8 +93,8 @@ def acquire(
                 'insert into runs (run_id, route, "trigger", holder, fence, selection, status, started_at,'
                 " airflow_run_id, configuration) values (:run_id, :route, :trigger, :holder, :fence, :selection,"
                 " 'running', :now, :airflow_run_id, :configuration) on conflict (run_id) do update set"
-                " fence = excluded.fence, status = 'running', started_at = excluded.started_at, finished_at = null,"
-                " counts = :counts, configuration = excluded.configuration"
+                " fence = excluded.fence, status = 'running', started_at = excluded.started_at, began_at = null,"
+                " finished_at = null, counts = :counts, configuration = excluded.configuration"
             ),
             {
                 "counts": json.dumps({_BEFORE: before} if before else {}),
@@ -169,6 +169,12 @@ def release(ledger: Ledger, lease: RouteLease, *, status: str, now: datetime) ->
                 {"status": status, "now": now, "run_id": lease.run_id},
             )
     return bool(released)
+
+
+def note_beginning(ledger: Ledger, lease: RouteLease, began: datetime, now: datetime) -> None:
+    """The run had begun at ``began`` already, by the clock of a host that took part after the one that began it."""
+    with ledger.under(lease, now) as tx:
+        tx.execute(sql("update runs set began_at = :began_at where run_id = :run_id"), {"began_at": began})
 
 
 def note_counts(ledger: Ledger, lease: RouteLease, stage: str, counts: Mapping[str, Any], now: datetime) -> None:

@@ -85,10 +85,12 @@ def drained_to(context: Context) -> dict[str, datetime]:
 
 def _began(context: Context, counts: Iterable[str]) -> datetime:
     """When the run had begun by each clock that took part: that of begin, of the drains that ``counts`` tell of, and of
-    this process."""
+    this process. Where that is before its own beginning, its batches are judged by it too."""
     run, now = context.run.started_at, context.now()
     drains = (datetime.fromisoformat(name.removeprefix(BEGAN)) for name in counts if name.startswith(BEGAN))
     began = min(run, now, *drains)
+    if began < run:
+        leases.note_beginning(context.ledger, context.lease, began, now)
     if run - began > CLOCKS:
         log.warning(
             "the clocks of this run's hosts differ by %d s or more: it began at %s UTC by one, and something of it was"

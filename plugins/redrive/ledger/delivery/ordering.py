@@ -44,10 +44,12 @@ def first(table: str) -> str:
 def staged(table: str) -> str:
     """A condition: everything that died before this message is staged and loaded; needs :func:`values`.
 
-    Where the broker doesn't tell when it died, that is everything that had died when the run began that drained it.
+    Where the broker doesn't tell when it died, that is everything that had died when the run began that drained it, by
+    the clock by which its sources are drained (:func:`redrive.stages.completeness.drained_to`).
     """
     began = (
-        "select runs.started_at from staging_batches inner join runs on runs.run_id = staging_batches.run_id"
+        "select coalesce(runs.began_at, runs.started_at) from staging_batches"
+        " inner join runs on runs.run_id = staging_batches.run_id"
         f" where staging_batches.batch_id = {table}.copy_id / {MAX_ROWS}"
     )
     died = f"coalesce({table}.dead_lettered_at, ({began}), {table}.received_at, :drained_at)"

@@ -36,6 +36,7 @@ runs = Table(
     Column("selection", sa.Text, nullable=False, server_default="{}"),  # JSON
     Column("status", sa.Text, nullable=False),
     Column("started_at", Instant, nullable=False),
+    Column("began_at", Instant),  # by the earliest of its hosts' clocks, where that is before started_at
     Column("finished_at", Instant),
     Column("counts", sa.Text, nullable=False, server_default="{}"),  # JSON: what each stage reported
     Column("airflow_run_id", sa.Text),

@@ -594,6 +594,7 @@ def upgrade() -> None:
         sa.Column("selection", sa.Text(), server_default="{}", nullable=False),
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("started_at", Instant(), nullable=False),
+        sa.Column("began_at", Instant(), nullable=True),
         sa.Column("finished_at", Instant(), nullable=True),
         sa.Column("counts", sa.Text(), server_default="{}", nullable=False),
         sa.Column("airflow_run_id", sa.Text(), nullable=True),
