@@ -18,6 +18,7 @@ from redrive.brokers.base import ConsumerStats, Depth, QueueInfo
 from redrive.brokers.memory import MemoryBroker
 from redrive.cli.inspection import doctor as look_at_everything
 from redrive.errors import KeysRefused, SettingsError
+from redrive.ledger.engine import Ledger
 from redrive.spark import session_conf, submit
 from redrive.stages import doctor
 from redrive.stages.context import utc_now
@@ -392,9 +393,11 @@ def test_a_ledger_that_may_lose_commits_is_warned_of(
     workshop = Workshop(tmp_path, postgres_database)
     workshop.ledger.close()
 
-    def told() -> list[tuple[str, str]]:
+    def told() -> str:
         found = [one for one in examine(workshop, monkeypatch) if one.subject == "ledger: commits"]
-        return [(one.level, one.text.partition(":")[0]) for one in found]
+        [(level, text)] = [(one.level, one.text.partition(": after")[0]) for one in found]
+        assert level == "warning"
+        return text.removeprefix("fsync is off").removeprefix(", ")
 
     def server(**parameters: str) -> None:
         for name, value in parameters.items():
@@ -402,17 +405,33 @@ def test_a_ledger_that_may_lose_commits_is_warned_of(
                 connection.execute(f"alter database {postgres_database.rpartition('/')[2]} set {name} = {value}")
 
     address = postgres_database.replace("+psycopg", "")
-    assert told() == [("warning", "synchronous_commit is off")]
+    assert told() == "synchronous_commit is off"
     server(synchronous_commit="local")
-    assert told() == [("warning", "synchronous_commit is local")]
+    assert told() == "synchronous_commit is local"
     server(synchronous_commit="on")
-    assert told() == []
+    assert told() == "", "nothing but fsync"
     standby = psycopg.connect(f"{address}?replication=true", autocommit=True)  # it is one to the server
     try:
-        [(level, text)] = told()
-        assert (level, text[:16]) == ("warning", "it has standbys,")
+        assert told().startswith("it has standbys,")
     finally:
         standby.close()
+
+
+def test_who_takes_changes_by_a_logical_slot_is_no_standby(postgres_database: str) -> None:
+    ledger = Ledger(postgres_database)
+    try:
+        with ledger.write() as connection:
+            columns = "select 1 as pid, 'streaming' as state"
+            connection.exec_driver_sql(f"create temporary view pg_stat_replication as {columns}")
+            slots = "select 1 as active_pid, cast('logical' as text) as slot_type"
+            connection.exec_driver_sql(f"create temporary view pg_replication_slots as {slots}")
+            connection.exec_driver_sql("set local search_path to pg_temp, pg_catalog")
+            connection.exec_driver_sql("set local synchronous_commit to on")
+            assert ledger.dialect.may_lose(connection) == "fsync is off"
+            connection.exec_driver_sql(f"create or replace temporary view pg_replication_slots as {slots} where false")
+            assert "it has standbys" in (ledger.dialect.may_lose(connection) or "")
+    finally:
+        ledger.close()
 
 
 def test_a_clock_that_differs_from_the_ledger_s_is_warned_of(

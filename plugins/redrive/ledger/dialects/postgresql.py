@@ -270,16 +270,22 @@ class Postgresql(Dialect):
         return connection.exec_driver_sql("select to_regrole('redrive_reviewer') is null").scalar_one() is True
 
     def may_lose(self, connection: Connection) -> str | None:
-        # Most columns of pg_stat_replication are hidden from ordinary roles, but not its rows.
-        commit, standbys, watched = connection.exec_driver_sql(
-            "select current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),"
-            " exists (select 1 from pg_stat_replication where coalesce(state, '') <> 'backup')"
+        # Most columns of pg_stat_replication are hidden from ordinary roles, but not its rows; nor is who takes changes
+        # by a logical slot, which is no standby.
+        fsync, commit, standbys, watched = connection.exec_driver_sql(
+            "select current_setting('fsync'), current_setting('synchronous_commit'),"
+            " current_setting('synchronous_standby_names'), exists (select 1 from pg_stat_replication walsender"
+            " where coalesce(state, '') <> 'backup' and not exists (select 1 from pg_replication_slots slot"
+            " where slot.active_pid = walsender.pid and slot.slot_type = 'logical'))"
         ).one()
+        reasons = []
+        if fsync == "off":
+            reasons.append("fsync is off")
         if commit in ("off", "local"):
-            return f"synchronous_commit is {commit}"
-        if watched and not standbys:
-            return "it has standbys, and none of them is synchronous (synchronous_standby_names is empty)"
-        return None
+            reasons.append(f"synchronous_commit is {commit}")
+        elif watched and not standbys:
+            reasons.append("it has standbys, and none of them is synchronous (synchronous_standby_names is empty)")
+        return ", ".join(reasons) or None
 
     def clock(self, connection: Connection) -> datetime | None:
         now: datetime = connection.exec_driver_sql("select clock_timestamp()").scalar_one()
