@@ -560,7 +560,10 @@ def test_names_that_tell_of_different_places_are_two_queues(broker: str, one: st
     assert read(f"routes: {{x: {{{way}, sources: [{{queue: '{one}'}}]}}}}").routes
 
 
-@pytest.mark.parametrize(("broker", "one", "other"), [*ONE_QUEUE, ("azure_service_bus", "a/$Active", "A/$active")])
+@pytest.mark.parametrize(
+    ("broker", "one", "other"),
+    [*(one for one in ONE_QUEUE if one != PUBSUB), ("azure_service_bus", "a/$Active", "A/$active")],
+)
 def test_a_loop_is_refused_under_another_name_too(broker: str, one: str, other: str) -> None:
     way = f"broker: {broker}, connection: c"
     source = f"queue: '{one}'"
@@ -571,6 +574,23 @@ def test_a_loop_is_refused_under_another_name_too(broker: str, one: str, other: 
     assert f"{other!r} is listed twice, as {one!r}" in line
     (line,) = refusal(f"routes: {{x: {{{way}, sources: [{{{source}, origins: ['{other}']}}]}}}}")
     assert f"{other!r} is a source of this route too, as {one!r}" in line
+
+
+@pytest.mark.parametrize("topic", ["orders", "projects/p/topics/orders"])
+def test_a_topic_and_a_subscription_of_one_name_are_no_loop(topic: str) -> None:
+    """What is sent to the one is not drained from the other."""
+    source = "queue: projects/p/subscriptions/orders"
+    way = "broker: google_pubsub, connection: c"
+    assert read(f"routes: {{x: {{{way}, destination: {{queue: '{topic}'}}, sources: [{{{source}}}]}}}}").routes
+    assert read(f"routes: {{x: {{{way}, sources: [{{{source}, origins: ['{topic}']}}]}}}}").routes
+    (line,) = refusal(f"routes: {{x: {{{way}, destination: {{queue: orders}}, sources: [{{queue: orders}}]}}}}")
+    assert "'orders' is also its destination: a loop" in line
+
+
+def test_two_urls_of_which_none_tells_all_are_to_be_written_as_arns() -> None:
+    one, other = (f"https://vpce-{n}.sqs.eu-west-1.vpce.amazonaws.com/123456789012/orders-dlq" for n in (1, 2))
+    (line,) = refusal(two_routes("amazon_sqs", one, other))
+    assert "(if these are two, write both as an ARN)" in line
 
 
 def test_many_routes_over_one_connection_are_not_each_held_beside_all_others(monkeypatch: pytest.MonkeyPatch) -> None:

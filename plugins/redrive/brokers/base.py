@@ -209,6 +209,10 @@ class BrokerKind:
     #: What a queue's name tells, so that one queue is known by each of its names: the name itself comes last, before it
     #: what a longer one tells of where that is (a region, an account, a project), None where the connection says it.
     name_tells: Callable[[str], tuple[str | None, ...]] = _whole
+    #: How to write a name that tells all that :attr:`name_tells` can read.
+    in_full: str = "in full"
+    #: Whether something else is sent to than is drained (Pub/Sub: topics, and subscriptions), whatever it is called.
+    drains_elsewhere: bool = False
     #: Why headers, all that a message has, can't go out as a person wrote them: a sentence that names the first that is
     #: to blame. None: they can. Their number and the size of the message are in the capabilities.
     refuses_headers: Callable[[Sequence[Header]], str | None] = _carries_all
@@ -223,6 +227,10 @@ class BrokerKind:
         """Whether two names mean one queue over one connection, as far as they tell."""
         pairs = zip(self.name_tells(queue), self.name_tells(other), strict=True)
         return all(one is None or another is None or one == another for one, another in pairs)
+
+    def may_come_back(self, source: str, target: str) -> bool:
+        """Whether what is sent to ``target`` is drained from ``source``, as far as their names tell."""
+        return source == target or (not self.drains_elsewhere and self.may_be_one(source, target))
 
 
 class Depth(NamedTuple):

@@ -86,12 +86,19 @@ class Queues:
     def are_one(self, name: str, other: str) -> bool:
         return name == other if self._kind is None else self._kind.may_be_one(name, other)
 
+    def draining(self, target: str) -> Known | None:
+        """The queue from which is drained what is sent to ``target``, as far as that can be told."""
+        found = self.find(target)
+        is_source = found is not None and (self._kind is None or self._kind.may_come_back(found.name, target))
+        return found if is_source else None
+
     def as_written(self, name: str, other: str) -> str:
         """The rest of a sentence about ``name`` where the queue is called otherwise elsewhere."""
         if name == other or self._kind is None:
             return ""
-        tells = self._kind.name_tells
-        apart = " (if these are two, write both in full)" if tells(name) != tells(other) else ""
+        tells, another = self._kind.name_tells(name), self._kind.name_tells(other)
+        told_apart = tells != another or None in tells
+        apart = f" (if these are two, write both {self._kind.in_full})" if told_apart else ""
         return f", as {other!r}{apart}"
 
     def _last(self, name: str) -> str | None:
@@ -250,12 +257,13 @@ class Route(Part):
                     f"sources.{position}.destination",
                     "is required for a delay source, because its messages do not say where they go next",
                 )
-            if target is not None and seen.are_one(target, source.queue):
+            loop = target == source.queue if kind is None else target and kind.may_come_back(source.queue, target)
+            if target is not None and loop:
                 said = f"{source.queue!r} is also its destination{seen.as_written(source.queue, target)}: a loop"
                 raise problem(f"sources.{position}.queue", said)
         for position, source in enumerate(self.sources):
             for place, origin in enumerate(source.origins):
-                drained = seen.find(origin)
+                drained = seen.draining(origin)
                 if drained is not None:
                     also = seen.as_written(origin, drained.name)
                     raise problem(

@@ -99,6 +99,7 @@ KIND = BrokerKind(
     extra="pubsub",
     capabilities=CAPABILITIES,
     name_tells=name_tells,
+    drains_elsewhere=True,
     refuses_headers=refuses_headers,
     advice={
         Cause.LEASE_EXPIRED: (

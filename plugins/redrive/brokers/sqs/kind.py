@@ -61,6 +61,7 @@ KIND = BrokerKind(
     extra="sqs",
     capabilities=STANDARD,
     name_tells=name_tells,
+    in_full="as an ARN",
     refuses_headers=refuses_headers,
     advice={
         Cause.LEASE_EXPIRED: (
