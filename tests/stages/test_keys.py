@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from redrive.message import DeadLetter, Header
 from redrive.stages import checking, pipeline
 from tests.classifying import classify
+from tests.lunch import in_time, lunch
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop, micros
 
 #: By customer, then by order: what the consumer has processed is in two tables.
@@ -153,6 +155,24 @@ def test_people_are_asked_where_the_order_of_another_was_processed(shops: Any) -
     shop.after(minutes=1)
     assert shop.states() == {"escalated": 1}
     assert shop.query("select message_key from escalated_messages") == [("99",)]
+
+
+def test_people_see_the_key_that_the_check_is_asked_by(shops: Any) -> None:
+    """They were asked before the edit. A row that somebody keeps open says the former one, and keeps no run waiting."""
+    shop = shops(processed_check=BY_CUSTOMER)
+    shop.dies("order 99", customer="17", number="99", error=KEY_ERROR)
+    shop.dies("order 98", customer="18", number="98", error=KEY_ERROR)
+    shop.cycle()
+    seen = "select message_key, status from escalated_messages order by message_id"
+    assert shop.query(seen) == [("17", "open"), ("18", "open")]
+    shop.edit(processed_check=BY_ORDER)
+    with ExitStack() as away:
+        at_it = shop.ledger.dialect.locked
+        if at_it:
+            away.enter_context(lunch(shop, "update escalated_messages set note = 'hm' where message_key = '17'"))
+        in_time(lambda: shop.after(minutes=1))
+    assert shop.query(seen) == [("17" if at_it else "99", "open"), ("98", "open")]
+    assert shop.keys() == [("99",), ("98",)]
 
 
 def test_one_that_comes_back_after_the_edit_has_the_key_that_is_asked_for(shops: Any) -> None:

@@ -74,6 +74,28 @@ def to_renew(connection: Connection, route: str, selectors: Selectors) -> list[B
     return [Batch(*row) for row in rows]
 
 
+#: People see a message's key beside what they are asked about it.
+_ASKED_BY_NEW_KEYS = """
+with
+    ours as (
+        select escalation_id from escalated_messages
+        where
+            status <> 'applied' and message_id >= :low and message_id < :high
+            and coalesce(message_key, '') <> coalesce(
+                (select message_key from renewed where renewed.message_id = escalated_messages.message_id), ''
+            )
+        order by escalation_id {locked}
+    )
+update escalated_messages
+set message_key = (select message_key from renewed where renewed.message_id = escalated_messages.message_id)
+where escalation_id in (select escalation_id from ours)
+"""
+
+
+def _span(batch: Batch) -> dict[str, int]:
+    return {"low": batch.batch_id << ROW_BITS, "high": (batch.batch_id + 1) << ROW_BITS}
+
+
 def renew(
     ledger: Ledger,
     lease: RouteLease,
@@ -84,7 +106,8 @@ def renew(
 ) -> int | None:
     """Give the messages of the batch the ``keys`` by these selectors, in one transaction; how many have another one
     now. They come in portions, for each copy its id and the keys that are asked for. None, and nothing is changed,
-    where there are not as many as the batch has copies.
+    where there are not as many as the batch has copies. What people are asked says the new key too, but for a row that
+    somebody is changing at this moment: whoever takes their time keeps no run waiting.
     """
     columns = list(selectors.asked)
     found = 0
@@ -103,6 +126,8 @@ def renew(
                 f" where messages.message_id = renewed.message_id and ({is_news})"
             )
         ).rowcount
+        if "message_key" in columns:
+            tx.execute(sql(_ASKED_BY_NEW_KEYS.format(locked=tx.dialect.locked)), _span(batch))
         tx.execute(
             sql(
                 f"update staging_batches set {', '.join(f'{one}_by = :{one}' for one in columns)}"

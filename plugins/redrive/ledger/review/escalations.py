@@ -218,13 +218,13 @@ def _rewrite(tx: RunTransaction, reviews: Sequence[Review]) -> None:
     stored = tx.dialect.stored(tx.now)
     tx.many(
         "update escalated_messages set group_id = ?, cause = ?, reason = ?, error_text = ?, headers = ?,"
-        " destination = ?, attempts = ?, suggested_decision = ?, question = ?, escalated_at = ?"
+        " destination = ?, message_key = ?, attempts = ?, suggested_decision = ?, question = ?, escalated_at = ?"
         " where message_id = ? and status <> 'applied'",
         [
             (
                 one.group_id, one.cause, one.reason or one.state, _storable(review.error_text),
-                json.dumps(review.headers), one.destination, one.attempts, review.suggested, one.question, stored,
-                one.message_id,
+                json.dumps(review.headers), one.destination, one.message_key, one.attempts, review.suggested,
+                one.question, stored, one.message_id,
             )
             for review in reviews
             if (one := review.candidate).message_id in there
