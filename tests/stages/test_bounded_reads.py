@@ -6,6 +6,7 @@ from pathlib import Path
 
 from redrive.ledger.account import inspecting
 from redrive.ledger.delivery import breakers
+from redrive.ledger.drain import keys
 from redrive.ledger.review import applying
 from tests import query_plans
 from tests.probe import numbers
@@ -23,7 +24,7 @@ _OVER = re.compile(
     r"|ix_delivery_slices_route_closed_at \(route=\?( AND closed_at>\?)?\))$"
 )
 #: What looks at all of them, and is asked once in a run.
-_ONCE = re.compile(r"update delivery_slices set system|as settled\s+from staging_batches")
+_ONCE = re.compile(r"update (delivery_slices|staging_batches) set system|as settled\s+from staging_batches")
 
 
 def test_a_run_does_not_go_through_all_messages(tmp_path: Path) -> None:
@@ -131,3 +132,24 @@ def test_a_page_of_what_is_decided_is_read_without_a_look_at_all_of_it(tmp_path:
         assert [one.message_id for one in page] == list(range(count // 2 + 1, count // 2 + 201))
         took.append(work.hundreds)
     assert took[1] < 1.5 * took[0], took
+
+
+def test_after_an_edit_of_keys_no_run_looks_at_all_that_is_not_finished(tmp_path: Path) -> None:
+    """Batches whose messages were finished before keep the keys that they had, for as long as they are kept."""
+    shop = Workshop(tmp_path)
+    shop.die("a", "b", error=KEY_ERROR)
+    shop.cycle()
+    shop.change("update escalated_messages set decision = 'discard', decided_by = 'ana'")
+    shop.cycle()
+    now = keys.Selectors("attribute:order")
+    with query_plans.counted() as few, shop.ledger.read() as connection:
+        assert keys.to_renew(connection, "orders", now) == []
+    open_messages(shop, 20_000)
+    shop.change("update messages set message_id = message_id + (1 << 30) where state = 'waiting'")
+    with query_plans.counted() as many, shop.ledger.read() as connection:
+        assert keys.to_renew(connection, "orders", now) == []
+    assert many.hundreds <= few.hundreds + 5
+    shop.change("update messages set state = 'to_review' where state = 'discarded' and message_id & 1")
+    with shop.ledger.read() as connection:
+        assert [one.batch_id for one in keys.to_renew(connection, "orders", now)] == [1]
+    shop.ledger.close()
