@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
 from redrive.stages import checking, pipeline
+from redrive.stages.preview import preview
 from tests.classifying import classify
 from tests.lunch import in_time, lunch
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop, micros
@@ -131,6 +133,25 @@ def test_an_unknown_send_that_was_processed_is_not_made_again(shops: Any) -> Non
     shop.done("99")
     shop.after(minutes=30)
     assert (shop.states(), shop.bodies("orders")) == ({"confirmed": 1}, [])
+
+
+def test_a_dry_run_says_that_keys_are_taken_anew_first(shops: Any) -> None:
+    """It still goes by those that there are: nothing is known by which a check could vouch for the message."""
+
+    def bounds() -> list[str]:
+        told = preview(shop.settings, "orders", Selection(), now=shop.now(), broker=shop.broker)["bounds"]
+        return [one for one in told if "taken anew" in one]
+
+    shop = shops()
+    shop.dies("order 99", customer="17", number="99")
+    shop.world.faults.lost_responses = 1
+    assert shop.cycle()["unknown"] == 1
+    assert bounds() == []
+    shop.edit(processed_check=BY_ORDER)
+    assert ["(batches: 1)" in one for one in bounds()] == [True]
+    assert shop.renewals() == []
+    shop.after(minutes=30)
+    assert bounds() == []
 
 
 def test_a_check_that_is_added_is_asked_about_what_waits(shops: Any) -> None:

@@ -19,6 +19,7 @@ from redrive.ledger.delivery.dry_run import HeldCount, WaitingCount
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.delivery.unknown_sends import Rule
 from redrive.ledger.drain import batches
+from redrive.ledger.drain.keys import to_renew
 from redrive.ledger.engine import Ledger, parse_instant
 from redrive.ledger.review import applying
 from redrive.ledger.selecting import Selection, refuse_unknown_groups, stage_selection
@@ -29,7 +30,7 @@ from redrive.policy.gates import Stage, Step
 from redrive.policy.next_step import Discard, Escalate, Hold, Send
 from redrive.redaction import Redactor, redactor, said_by
 from redrive.settings import Route, Settings
-from redrive.stages import aiming, attributes, plan, resolve, source_expansion
+from redrive.stages import aiming, attributes, keys, plan, resolve, source_expansion
 
 #: What a run still decides about.
 OPEN = "state in ('classified', 'waiting', 'held', 'to_review', 'expired', 'unknown')"
@@ -92,6 +93,11 @@ def preview(
         mask = redactor(known)
         templates = {group: mask(text) for group, text in dry_run.templates(connection, route).items()}
         bounds = _bounds(connection, route, selection, now, mask, approvals=known.approvals)
+        if by_former_keys := to_renew(connection, route, keys.selectors(known)):
+            bounds.append(
+                f"keys are taken anew first, as the configuration names others (batches: {len(by_former_keys):,}):"
+                " what is said here of order, and of sends of which nobody knows whether they were made, may differ"
+            )
         is_part = replace(selection, limit=None) != Selection()
         if is_part and (beside := seen.given_up_beside(connection, route, behind, now)):
             bounds.append(f"{beside:,} messages beside these expire or are put to people, as in every run")
