@@ -179,7 +179,7 @@ def test_what_somebody_discarded_on_another_route_is_never_sent_by_itself(
     assert shop.query("select reason, question from escalated_messages where status = 'open'") == [
         (
             f"It came with the id of message {known} of route orders, which was discarded there: the queue moved, or"
-            " the route was renamed.",
+            " the route was renamed. This is its send, attempt 1, and it came back: nobody else has it.",
             "sent",
         )
     ]
@@ -298,10 +298,13 @@ def test_a_late_return_to_another_route_corrects_what_was_presumed(shop: Moving)
     assert shop.query("select state from messages") == [("presumed",)]
     shop.world.put("orders-dlq", DeadLetter("", letter.body, letter.headers, origin="orders"))
     shop.write(**MOVED)
-    assert shop.go("payments")["escalated"] == 1
+    assert shop.go("payments")["redelivered"] == 1
     shop.go("orders")
-    assert shop.query("select outcome from redelivery_attempts") == [("returned",)]
-    assert shop.query("select state from messages order by message_id") == [("discarded",), ("escalated",)]
+    assert shop.query("select route, attempt, outcome from redelivery_attempts order by message_id") == [
+        ("orders", 1, "returned"),
+        ("payments", 2, None),
+    ]
+    assert shop.query("select state from messages order by message_id") == [("discarded",), ("sent",)]
     assert shop.audit() == []
 
 
@@ -330,3 +333,123 @@ def test_people_who_are_asked_about_a_send_are_still_asked_when_it_came_back_els
     assert shop.query("select outcome from redelivery_attempts") == [("returned",)]
     assert shop.query("select state from messages order by message_id") == [("escalated",), ("escalated",)]
     assert shop.audit() == []
+
+
+def passed_on(shop: Moving, queue: str, origin: str | None) -> None:
+    """What lies in ``orders`` fails at somebody else, with our headers and its body; ``orders`` keeps its own."""
+    for one in shop.world.peek("orders"):
+        failed = (*one.headers, Header("error", "String", REFUSED))
+        shop.world.put(queue, DeadLetter("", one.body, failed, origin=origin))
+
+
+@pytest.mark.parametrize("origin", ["orders", None])
+def test_what_fails_at_another_subscriber_is_none_of_the_senders(shop: Moving, origin: str | None) -> None:
+    """``orders`` stands for a topic: its own subscriber processes all, and the copies of another one fail."""
+    shop.world.create("payments-dlq")
+    shop.write(orders=CANARY, payments={"sources": [{**DLQ, "queue": "payments-dlq"}]})
+    shop.die(*(f"m{number}" for number in range(30)), error=ODD)
+    assert shop.go("orders")["redelivered"] == 2
+    passed_on(shop, "payments-dlq", origin)
+    shop.consume()
+    report = shop.go("payments")
+    assert (report["new"], report["escalated"]) == (2, 0)
+    assert shop.query("select count(*) from returned_elsewhere") == [(0,)]
+    shop.consume()
+    for _ in range(2):
+        shop.advance(minutes=20)
+        assert shop.go("orders")["escalated"] == 0
+    assert shop.query("select stage from group_state where route = 'orders'") != [("failed",)]
+    assert shop.query("select count(*) from messages where route = 'orders' and state = 'discarded'") == [(0,)]
+    assert shop.audit() == []
+
+
+def test_what_lies_with_its_own_subscriber_is_not_handed_over(shop: Moving) -> None:
+    shop.world.create("payments-dlq")
+    shop.write(orders={}, payments={"sources": [{**DLQ, "queue": "payments-dlq"}]})
+    shop.die("pay 1")
+    shop.go("orders")
+    passed_on(shop, "payments-dlq", "orders")
+    shop.go("payments")
+    shop.go("orders")
+    assert shop.query("select state, attempts from messages where route = 'orders'") == [("sent", 1)]
+    shop.consume(lambda _: REFUSED)
+    shop.advance(minutes=5)
+    assert shop.go("orders")["returned"] == 1
+    assert shop.audit() == []
+
+
+class Topics(Moving):
+    capabilities = replace(MEMORY_CAPABILITIES, single_target=False)
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_queue_that_was_never_a_source_takes_what_one_subscriber_alone_can_have_failed(
+    tmp_path: Path, ledger_url: str, readers: int
+) -> None:
+    """Two routes in one loop of failures, by the broker's word: where others read the topic, it may be theirs."""
+    shop = Topics(tmp_path, ledger_url)
+    shop.write(
+        orders={"sources": [{**DLQ, "queue": "other-dlq"}], "destination": {"queue": "orders"}, "fan_out": "allow"},
+        payments={"fan_out": "allow"},
+    )
+    shop.world.put("other-dlq", DeadLetter("", b"pay 1", (Header("error", "String", REFUSED),), origin="orders"))
+    assert shop.go("orders")["redelivered"] == 1
+    queue = shop.world.queues["orders"]
+    queue.info = queue.info._replace(subscribers=readers)
+    shop.consume(lambda _: REFUSED)
+    assert shop.go("payments")["new"] == 1
+    shop.go("orders")
+    outcome = "returned" if readers == 1 else None
+    assert shop.query("select outcome from redelivery_attempts where route = 'orders'") == [(outcome,)]
+    assert shop.audit() == []
+    shop.ledger.close()
+
+
+def test_what_only_waits_in_the_delay_queue_of_a_renamed_route_is_no_question(shop: Moving) -> None:
+    shop.die("pay 1", "pay 2")
+    shop.go("orders")
+    sent = shop.world.peek("orders")
+    shop.consume()
+    for one in sent:
+        shop.world.put("orders-delay", DeadLetter("", one.body, one.headers))
+    shop.advance(minutes=5)
+    shop.write(payments={})
+    assert (report := shop.go("payments"))["escalated"] == 0
+    assert report["redelivered"] == 2
+    assert shop.query("select attempts from messages where route = 'payments'") == [(2,), (2,)]
+
+    shop.write(orders={"sources": [{**DLQ, "queue": "other-dlq"}]}, payments={})
+    shop.go("orders")
+    assert shop.query("select distinct state from messages where route = 'orders'") == [("discarded",)]
+    assert shop.audit() == []
+
+
+def test_a_renamed_route_goes_on_to_count_the_attempts_of_what_comes_back(shop: Moving) -> None:
+    caps = {"requeue_attempts": 2, "delay_attempts": 0}
+    shop.write(orders=caps)
+    shop.die("pay 1")
+    shop.go("orders")
+    shop.write(payments=caps)
+    found = []
+    for _ in range(2):
+        shop.consume(lambda _: REFUSED)
+        shop.advance(minutes=5)
+        report = shop.go("payments")
+        found.append((report["redelivered"], report["escalated"]))
+    assert found == [(1, 0), (0, 1)]
+    assert shop.audit() == []
+
+
+def test_a_second_copy_of_what_was_handed_over_says_to_whom(shop: Moving) -> None:
+    shop.die("pay 1")
+    shop.go("orders")
+    [one] = shop.world.peek("orders")
+    shop.consume(lambda _: REFUSED)
+    shop.write(**MOVED)
+    shop.go("payments")
+    shop.go("orders")
+    shop.world.put("orders-dlq", DeadLetter("", one.body, one.headers, origin="orders"))
+    assert shop.go("payments")["escalated"] == 1
+    [(reason,)] = shop.query("select reason from escalated_messages")
+    assert "of route orders, which came back to route payments: the queue moved" in reason
+    assert "nobody else" not in reason

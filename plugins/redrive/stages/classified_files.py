@@ -19,7 +19,7 @@ from redrive.classification import explain
 from redrive.classification.arrow_numpy import has_nul
 from redrive.classification.case_finder import CaseFinder, CaseSettings
 from redrive.classification.row_groups import RowGroup
-from redrive.errors import BrokerError, ClassificationFailed, StagingError
+from redrive.errors import BrokerError, BrokerUnavailable, ClassificationFailed, StagingError
 from redrive.ledger.delivery import lanes
 from redrive.ledger.drain import batches, groups, loading, repeats
 from redrive.ledger.drain.batches import Batch
@@ -163,6 +163,7 @@ def load(
 ) -> Loaded:
     """Take a portion of batches into the ledger, each once; what their copies turned out to be. ``keyed_by`` is what
     the job was told to find keys by."""
+    others = _other_routes(context, readable)
     return loading.load(
         context.ledger,
         context.lease,
@@ -170,7 +171,8 @@ def load(
         _copies(context, readable, answers),
         context.now(),
         repeats=known,
-        elsewhere=_elsewhere(context, readable),
+        elsewhere=_elsewhere(context, readable, others),
+        behind=_behind(context, readable, others),
         keyed_by=keyed_by,
     )
 
@@ -331,21 +333,79 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
     return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
 
 
-def _elsewhere(context: Context, some: Sequence[tuple[Batch, pa.Table]]) -> set[tuple[str, str]]:
-    """Pairs of a destination of the route, or of another whose ids came in, and an origin that a copy of the portion
-    tells of, beside our headers, where what failed there can't have been sent there."""
+def _elsewhere(context: Context, some: Sequence[tuple[Batch, pa.Table]], others: Sequence[str]) -> set[tuple[str, str]]:
+    """Pairs of a destination of the route, or of the ``others`` whose ids came in, and an origin that a copy of the
+    portion tells of, beside our headers, where what failed there can't have been sent there."""
     tables = [table.select(["origin", "redrive_id"]) for _, table in some]
     tracked = pa.concat_tables(tables).filter(pc.field("redrive_id").is_valid() & pc.field("origin").is_valid())
     origins = _origins(tracked.column("origin")).unique().to_pylist()
     if not origins:
         return set()
     with context.ledger.read() as connection:
-        others = _other_routes(connection, context.name, tracked.column("redrive_id"))
         destinations = {to for route in (context.name, *others) for to in lanes.sent_to(connection, route)}
     return {(to, origin) for to in destinations for origin in _not_behind(context, to, origins)}
 
 
-def _other_routes(connection: "Connection", route: str, redrive_ids: pa.ChunkedArray) -> list[str]:
+def _behind(
+    context: Context, some: Sequence[tuple[Batch, pa.Table]], others: Sequence[str]
+) -> set[tuple[str, str, str | None]]:
+    """Destinations of the ``others`` whose ids came in, each with a source of the portion in which lands what fails
+    there, by the broker's word, and with the origin of letters that prove theirs. Not those that others read too:
+    what fails there may be theirs. Raises :class:`BrokerUnavailable` where that can't be had now."""
+    if not others:
+        return set()
+    with context.ledger.read() as connection:
+        destinations = {to for route in others for to in lanes.sent_to(connection, route)}
+    alone = [to for to in sorted(destinations) if _is_alone(context, to)]
+    if not alone:
+        return set()
+    letters: dict[str, list[pa.Table]] = {}
+    for batch, table in some:
+        letters.setdefault(batch.source, []).append(table.select(["origin", "redrive_id"]))
+    found = set[tuple[str, str, str | None]]()
+    for source, tables in letters.items():
+        proved = context.broker.capabilities_for(source).proves_origin
+        if proved:
+            tracked = pa.concat_tables(tables).filter(pc.field("redrive_id").is_valid() & pc.field("origin").is_valid())
+            origins = _origins(tracked.column("origin")).unique().to_pylist()
+        else:
+            origins = sorted(_vouched(context, source))
+        for to in alone:
+            found.update((to, source, origin if proved else None) for origin in _leading(context, to, origins))
+    return found
+
+
+def _vouched(context: Context, source: str) -> frozenset[str]:
+    one = next((one for one in context.route.sources if one.queue == source), None)
+    try:
+        return frozenset() if one is None else aiming.vouched(context, one) or frozenset()
+    except BrokerUnavailable:
+        raise
+    except BrokerError:
+        return frozenset()
+
+
+def _is_alone(context: Context, destination: str) -> bool:
+    """Whether nobody else gets what is sent there than the one for whom it is meant, as far as the broker says."""
+    try:
+        alone = context.broker.capabilities_for(destination).single_target
+        return alone or context.broker.describe(destination).subscribers == 1
+    except BrokerUnavailable:
+        raise
+    except BrokerError:
+        return False
+
+
+def _other_routes(context: Context, some: Sequence[tuple[Batch, pa.Table]]) -> list[str]:
+    """The other routes whose ids copies of the portion carry."""
+    ids = pa.concat_tables([table.select(["redrive_id"]) for _, table in some]).column("redrive_id").drop_null()
+    if not len(ids):
+        return []
+    with context.ledger.read() as connection:
+        return _routes_of(connection, context.name, ids)
+
+
+def _routes_of(connection: "Connection", route: str, redrive_ids: pa.ChunkedArray) -> list[str]:
     """The other routes whose batches these ids of the ledger are of: what begins an id says which batch."""
     prefix = f"{ledger_id(connection)}-"
     begin = len(prefix) + REDRIVE_ID_DIGITS
@@ -353,6 +413,14 @@ def _other_routes(connection: "Connection", route: str, redrive_ids: pa.ChunkedA
     told = [head.removeprefix(prefix) for head in heads if head.startswith(prefix)]
     batch_ids = {int(head, 16) for head in told if head and not set(head) - set("0123456789abcdef")}
     return sorted(batches.routes_of(connection, batch_ids) - {route})
+
+
+def _leading(context: Context, destination: str, origins: Sequence[str]) -> list[str]:
+    """Those of ``origins`` at which fails what is sent to ``destination``, as far as the broker knows."""
+    away = set(_not_behind(context, destination, origins))
+    return [
+        origin for origin in origins if origin not in away and context.broker.leads_to(destination, origin) is not None
+    ]
 
 
 def _not_behind(context: Context, destination: str, origins: Sequence[str]) -> list[str]:

@@ -101,6 +101,7 @@ def load(
     *,
     repeats: Mapping[int, Repeat] | None = None,
     elsewhere: Collection[tuple[str, str]] = (),
+    behind: Collection[tuple[str, str, str | None]] = (),
     keyed_by: Selectors = Selectors(),  # noqa: B008 - immutable
 ) -> Loaded:
     """Take in all copies of these batches, in one transaction; batches that are loaded already are left alone.
@@ -108,7 +109,8 @@ def load(
     ``copies`` are in message id order and may hold copies of other batches too; those are skipped. Plain tuples in
     the order of :class:`Classified` will do. ``repeats``, for a broker whose ids prove nothing, says which copies were
     staged before; without it the broker's ids do. ``elsewhere`` are pairs of a destination and an origin: what failed
-    at this origin was not sent to that destination. ``keyed_by`` is what found the copies' keys.
+    at this origin was not sent to that destination. ``behind`` says where the failures of
+    other routes' destinations land (:func:`strangers.find`). ``keyed_by`` is what found the copies' keys.
     """
     with ledger.under(lease, now) as tx:
         marks = ",".join(str(int(batch_id)) for batch_id in batch_ids)
@@ -135,7 +137,7 @@ def load(
         if tracked:
             tx.execute(sql("create index incoming_redrive_id on incoming (redrive_id, message_id)"))
             copy_roles.find_owners_by_header(tx)
-            strange = strangers.find(tx)
+            strange = strangers.find(tx, behind)
             copy_roles.find_owners_in_load(tx)
         copy_roles.find_owners_by_broker_id(tx)
         repeated = tx.execute(
@@ -159,8 +161,8 @@ def load(
             returns.apply(tx)
             returns.keep_repeats(tx)
         if strange:
-            strangers.hold_for_people(tx)
             returned_elsewhere.note(tx)
+            strangers.hold_for_people(tx)
         adopting.hold_for_people(tx, list(pending))
         return _count(tx, keyed_by)
 

@@ -2,8 +2,9 @@
 
 Whoever loads such a copy holds its own route and not the one that sent it, so it notes the fact
 (``returned_elsewhere``), and the next run of that route takes it in before it looks at what stayed away, and at its
-gates. What came back is a message of the route that has it by then, where people are asked about it. The message that
-was sent ends with that, unless people are asked about it too.
+gates. What came back is a message of the route that has it by then, and is planned or decided there
+(:mod:`~redrive.ledger.drain.strangers`). The message that was sent ends with that, unless people are asked about it
+too. Nobody else may end it: while its route is configured no more, it stays as it is, and nothing is sent of it.
 """
 
 from datetime import datetime
