@@ -405,6 +405,28 @@ def test_a_queue_that_was_never_a_source_takes_what_one_subscriber_alone_can_hav
     shop.ledger.close()
 
 
+class Proving(Moving):
+    capabilities = replace(MEMORY_CAPABILITIES, proves_origin=True)
+
+
+@pytest.mark.parametrize(("origin", "outcome"), [("orders", "returned"), ("elsewhere", None)])
+def test_an_origin_that_no_producer_can_set_says_whose_failure_it_is(
+    tmp_path: Path, ledger_url: str, origin: str, outcome: str | None
+) -> None:
+    shop = Proving(tmp_path, ledger_url)
+    shop.world.create("payments-dlq")
+    shop.write(orders={}, payments={"sources": [{**DLQ, "queue": "payments-dlq"}]})
+    shop.die("pay 1")
+    shop.go("orders")
+    passed_on(shop, "payments-dlq", origin)
+    shop.consume()
+    assert shop.go("payments")["new"] == 1
+    shop.go("orders")
+    assert shop.query("select outcome from redelivery_attempts where route = 'orders'") == [(outcome,)]
+    assert shop.audit() == []
+    shop.ledger.close()
+
+
 def test_what_only_waits_in_the_delay_queue_of_a_renamed_route_is_no_question(shop: Moving) -> None:
     shop.die("pay 1", "pay 2")
     shop.go("orders")
