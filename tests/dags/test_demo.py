@@ -122,7 +122,8 @@ def test_what_was_processed_before_is_suppressed_and_never_done_again(demo: Perf
         for key, at in demo.shop.execute("select message_id, handled_at from processed where order_type = 'gift.wrap'")
         if datetime.fromisoformat(at) < began
     }
-    suppressed = set(demo.column("select message_key from messages where state = 'suppressed'"))
+    # … behind a canary of what was left undone, so that some may still be held: nobody has asked about those yet.
+    suppressed = set(demo.column("select message_key from messages where state in ('suppressed', 'held')"))
     done = Counter(row[0] for row in demo.shop.execute("select message_id from work_log"))
     died = Counter(
         demo.column("select message_key from (select distinct message_key, broker_message_id from messages)")
