@@ -19,7 +19,7 @@ from redrive.classification.grouping import BLANK, Spot
 from redrive.classification.learned_model import GUESS, OVERRULES, Model, shipped
 from redrive.classification.named_faults import without_named_faults
 from redrive.classification.refusals import last_attempt, refusal_of
-from redrive.classification.rules import Finding, find, find_reason, is_of_business, is_of_machines
+from redrive.classification.rules import Finding, find, find_reason, is_of_business, is_of_machines, says_nothing
 from redrive.classification.templates import KnownGroup, Place, tokens_of
 from redrive.message import Header
 
@@ -40,11 +40,17 @@ _QUOTED: Final = re.compile(r"(?<![\w'\"`])(['\"`])[^'\"`\n]{1,40}\1(?![\w'\"`])
 _FIELD: Final = re.compile(r"[\"'] ?: ?[\"'\[{0-9<]|=[\"']")
 
 
+# That a thing of some name is down says nothing about a message, whatever it is called.
+_ONLY_DOWN: Final = re.compile(
+    r"(?:\S{1,40} ){1,3}(?:is |are |was )?(?:currently )?(?:down|offline|(?:down for|under|in) maintenance)[.!]?",
+    re.IGNORECASE,
+)
+
 # What is left of a text that only names a fault: a value, a setting or a name is wrong.
 _ONLY_NAMED: Final = Finding(Cause.MALFORMED_PAYLOAD, "malformed.named_fault", 0.5)
 
 
-# What the last of several attempts failed for, where no rule knows it: not what the others did.
+# What the last of several attempts failed for, where no rule knows it and it says something: not what the others did.
 _OF_LAST_ATTEMPT: Final = Finding(Cause.UNCLASSIFIED, "attempts.last", 0.3)
 
 
@@ -101,8 +107,8 @@ def _of_last_attempt(masked: str, found: Finding) -> Finding:
     if not last:
         return found
     itself = find(last)
-    if itself is None:
-        return _OF_LAST_ATTEMPT
+    if itself is None or itself.last_resort:
+        return found if says_nothing(last) else itself or _OF_LAST_ATTEMPT
     return found if _goes_by_itself(itself.cause) else itself
 
 
@@ -395,8 +401,10 @@ def _believed(
 def _learned(model: Model | None, template: str) -> Finding | None:
     """What ``model`` says of a template; nothing is sent again for a guess of few words that may mean anything."""
     found = model.find(template) if model is not None else None
-    if found is None or not _goes_by_itself(found.cause):
-        return found
+    if found is None:
+        return None
+    if not _goes_by_itself(found.cause):
+        return None if _ONLY_DOWN.fullmatch(template) else found
     if found.confidence < LIKELY:
         return None
     if is_of_business(template) or (found.confidence < VERY_LIKELY and not is_of_machines(template)):

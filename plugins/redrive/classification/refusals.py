@@ -24,12 +24,23 @@ _DONE: Final = (
     r"(?:succeeded|gone through|completed|executed|booked|posted|charged|captured|sent|committed|paid|transferred|"
     r"delivered|debited|credited|accepted|submitted|placed|created|refunded|settled|shipped|printed|processed|applied)\b"
 )
+# A field says so only where its value doesn't deny it, and nothing is forbidden for good that is for a while, or so often.
+_UNLESS_NOT: Final = r"(?![\"']?\s?[:=]\s?[\"']?(?:false|no\b|none\b|0\b))"
+_UNLESS_SOON: Final = (
+    r"(?! (?:(?:before|until)(?: the| your| this| its)? (?:<|[0-9]|in \b|retry-?after|re-?set|re-?connect|next|later|rate|"
+    r"limit|window|period|quota|time|lock|back-?off|delay|available)|immediately\b|right away\b|at once\b|yet\b|"
+    r"too (?:often|soon|fast|early)|(?:for|within) (?:<|[0-9]|an? (?:sec|min|hour|while|few)|the (?:same|next) )|"
+    r"more (?:than|often)\b|(?:faster|sooner|earlier)\b|without (?:an? |any |exponential )?(?:back|delay|wait|pause|jitter)))"
+)
+# What is done too often or of no matter.
+_NO_MATTER: Final = r"(?! too (?:many|much|often|fast)\b)(?! (?:the |its |some |all )?offsets?\b)"
 _NOT_AGAIN: Final = re.compile(
-    r"\b(?:non|not|un)[-_ ]?retr(?:y|i)able|\bunrecoverable(?!\w{0,10}[?:]* job stalled)|"
-    r"\b(?:do|must|should|shall|can|may|does|will) ?n[o'](?:t|t be|ver)? (?:be )?" + _AGAIN + r"|"
-    r"\bwon't be (?:retried|resent)|\bnever " + _AGAIN + r"|"
-    r"(?:is[-_ ]?)?retr(?:y|i)able[\"']?\s?[:=]\s?[\"']?(?:false|no\b)|"
-    r"\bpermanent(?:ly)?[-_ ]?(?:failure|failed|error|rejected)(?!_invalid_ack_id)|"
+    r"\b(?:non|not|un)[-_ ]?retr(?:y|i)able" + _UNLESS_NOT + r"|"
+    r"\b(?:is[-_ ]?)?unrecoverable(?!\w{0,10}[?:]* job stalled)" + _UNLESS_NOT + r"|"
+    r"\b(?:do|must|should|shall|can|may|does|will) ?n[o'](?:t|t be|ver)? (?:be )?" + _AGAIN + _UNLESS_SOON + r"|"
+    r"\bwon't be (?:retried|resent)" + _UNLESS_SOON + r"|\bnever " + _AGAIN + _UNLESS_SOON + r"|"
+    r"(?<!non)(?<!non[-_ ])(?<!not)(?<!not[-_ ])(?<!un)retr(?:y|i)able[\"']?\s?[:=]\s?[\"']?(?:false|no\b)|"
+    r"\bpermanent(?:ly)?[-_ ]?(?:failure|failed|error|rejected)(?!_invalid_ack_id)" + _UNLESS_NOT + r"|"
     r"\bmanual(?:ly)? (?:intervention|reconciliation)|\breconcile[sd]? manually|"
     r"\bnicht (?:erneut|nochmals?|wieder|mehr) (?:ge)?(?:senden|sendet|versuchen|einreichen|übertragen|wiederholen)|"
     r"\bnicht wiederholen|\bne pas (?:ré-?essayer|renvoyer|relancer|rejouer|retenter)|"
@@ -40,25 +51,43 @@ _NOT_AGAIN: Final = re.compile(
     r"(?:请勿|不要|不得|禁止|不可)(?:再次)?(?:重试|重发|重复|再次|重新)|再(?:試行|送|実行)(?:しないで|不可|禁止|せず)|재(?:시도|전송)하지 ?마",
     re.IGNORECASE,
 )
-# What gave up says that it does not try again: that says nothing about another day.
+# What gave up says that it does not try again: that says nothing about another day. Nor does what a client says of
+# itself, but where money or goods are moved.
 _GAVE_UP: Final = re.compile(
-    r"attempts|retries|exhausted|g[ia]ve?(?:ing)? ?up|max[a-z]*[ _-]?(?:retr|attempt)", re.IGNORECASE
+    r"attempts|retries|exhausted|g[ia]ve?(?:ing)? ?up|max[a-z]*[ _-]?(?:retr|attempt)|retry ?_?count|"
+    r"\bnetworkingerror\b|\bawssdk\b|\bkafkajs",
+    re.IGNORECASE,
 )
 _BY_ITSELF: Final = re.compile(r"^(?:will ?n[o']|won't)", re.IGNORECASE)
+_SAID_FALSE: Final = re.compile(r"^retr(?:y|i)able", re.IGNORECASE)
 _BUSINESS: Final = (
     r"(?:pay(?:ment|out|in)?|transfer|capture|charge|refund|booking|order|settlement|transaction|bank|debit|credit|shipment|"
     r"submission|posting)s?"
 )
+# What shows whether something was done, where somebody is to look.
+_TO_CHECK: Final = (
+    rf"\b(?:{_BUSINESS}|status|state|result|outcome|already|whether it|if it|duplicates?|invoices?|ledger|statement|"
+    r"balance|receipt|accounts?|customer|merchant|documents?|records?|delivery|portal|journal|reservation|entry|entries|"
+    r"policy|claim|ticket|supplier|vendor|carrier|partner|recipient|messages?)\b"
+)
+# Beside these nobody knows that only the client stopped.
+_NOT_ITS_OWN: Final = re.compile(
+    rf"fatal|(?<![a-z])(?:{_BUSINESS}|invoices?|vouchers?|cheques?|ledger|document|merchant|customer|claim|ticket|reservation|"
+    r"parcel|mandate|withdrawal|deposit|sale|purchase)(?![a-z])",
+    re.IGNORECASE,
+)
 _MAY_BE_DONE: Final = re.compile(
-    r"\b(?:may|might|could) (?:already )?(?:have )?(?:already )?(?:been )?(?:already )?" + _DONE + r"|"
-    r"\b(?:possibly|perhaps|probably|maybe) (?:already )?(?:was |been )?" + _DONE + r"|"
+    r"\b(?:may|might|could) (?:already )?(?:have )?(?:already )?(?:been )?(?:already )?" + _DONE + _NO_MATTER + r"|"
+    r"\b(?:possibly|perhaps|probably|maybe) (?:already )?(?:was |been )?" + _DONE + _NO_MATTER + r"|"
     r"\b(?:unknown[ _]outcome|outcome[ _](?:is )?(?:unknown|unclear|uncertain))|"
     rf"\b(?:outcome|(?:status|state|result)(?= of (?:the |this )?{_BUSINESS}\b)) of [^\n.,;]{{1,40}}? "
     r"(?:is |was |remains )?(?:unknown|unclear|uncertain)|"
-    rf"\b{_BUSINESS} (?:status|state|result) (?:is |was |remains )?(?:unknown|unclear|uncertain)|"
+    rf"\b{_BUSINESS} (?:status|state|result) (?:is |was |remains )?"
+    r"(?:unknown(?! (?:host|error|exception))|unclear|uncertain)|"
     r"\b(?:status|result) unknown[,;:.]? (?:contact|check|verify|ask)|"
-    r"\b(?:check|verify|contact|reconcile|confirm|ask) (?!(?:your |the |that )?(?:internet|network|connect|server|service|"
-    r"log|endpoint|firewall|host))[^\n.;]{1,60} before (?:re-?try|re-?send|re-?submit|repeat|sending|trying)|"
+    r"\b(?:contact|reconcile|ask|(?:check|verify|confirm)(?! (?:your |the |that )?(?:internet|network|connect|server|service|"
+    rf"log|endpoint|firewall|host))(?= [^\n.;]{{0,60}}?{_TO_CHECK})) [^\n.;]{{1,60}} before "
+    r"(?:re-?try|re-?send|re-?submit|repeat|sending|trying)|"
     r"\b(?:möglicherweise|eventuell|vielleicht) (?:bereits |schon )?(?:\w{1,20} )?(?:ausgeführt|gebucht|gesendet|bezahlt|"
     r"verarbeitet|belastet|erfolgt|angelegt)|\b(?:status|ergebnis|ausgang)[^\n.,;:]{0,40} (?:unbekannt|unklar|ungewiss)|"
     r"\b(?:peut avoir (?:déjà )?(?:été )?|peut-être (?:déjà )?|a peut-être (?:déjà )?été )(?:été )?(?:exécut|débit|"
@@ -108,6 +137,44 @@ _IS_OVER: Final = re.compile(
     r"余额不足|"
     r"(?:口座|アカウント|契約|ライセンス|会員|カード)[^、。,\n]{0,6}(?:解約|停止|凍結|閉鎖|失効|退会|終了)|"
     r"(?:계정|계약|구독|라이선스)[^.,\n]{0,6}(?:해지|정지|폐쇄|만료|종료)",
+    re.IGNORECASE,
+)
+# What a message, a mail, a job or a statement is about is no reason: it is quoted, named before the words, or after them.
+_TOLD: Final = (
+    r"(?:events?|notifications?|webhooks?|e-?mails?|mails?|sms|push|jobs?|tasks?|letters?|newsletters?|templates?|handlers?|"
+    r"listeners?|callbacks?|subject|benachrichtigung|ereignis|courriel|correo|evento|événement)"
+)
+_QUOTATION: Final = r"(?:\"[^\"\n]{1,120}\"|(?<!\w)'[^'\n]{1,120}'|“[^”\n]{1,120}”|„[^“”\n]{1,120}[“”]|«[^»\n]{1,120}»|「[^」\n]{1,120}」)"
+_ABOUT: Final = re.compile(
+    rf"\b{_TOLD}(?: (?:to|for|of|an|à|a|para|für)(?: \w{{1,20}}){{1,2}})? {_QUOTATION}(?! (?:received|got|returned) )|"
+    rf"\b(?:send(?:ing)?|publish(?:ing)?|deliver(?:ing)?|env[ií]o de|envoi de|senden von|versand von) {_QUOTATION}|"
+    rf"(?:发送|推送|发布|通知|处理|邮件|事件){_QUOTATION}|{_QUOTATION}(?: {_TOLD}\b|の(?:送信|通知|配信)|通知|邮件|事件|メール|イベント)|"
+    r"\[(?:SQL|parameters): [^\]\n]*|\bSQL statement \"[^\"\n]*\"",
+    re.IGNORECASE,
+)
+_TOLD_BEFORE: Final = re.compile(
+    r"\b(?:delet(?:e|es|ing)|remov(?:e|es|ing)|purg(?:e|es|ing)|clos(?:e|es|ing)|archiv(?:e|es|ing)|clean(?:ing)?(?: ?up)?|"
+    r"anonymi[sz](?:e|es|ing)|notif(?:y|ying) (?:about|of)|inform(?:ing)? (?:about|of))(?: (?:the|all|old|any|an?|of)){0,2} $|"
+    rf"\b(?:send(?:ing)?|publish(?:ing)?|process(?:ing)?|handl(?:e|ing)|deliver(?:ing)?)(?: \w{{1,20}}){{0,2}} {_TOLD}"
+    r"(?:: ?(?:your |the )?| (?:about|for|of) (?:an? |the )?)$|"
+    r"\b(?:event|event[_ ]?(?:type|name)|subject|template|routing[_ ]?key)[\"']?\s?[:=]\s?[\"']?$",
+    re.IGNORECASE,
+)
+_TOLD_AFTER: Final = re.compile(
+    rf"[\"'”»]?[ _-]?{_TOLD}(?![\w-])|(?<=ocked) by (?:user|session|process|transaction|another|pid|thread|query)\b",
+    re.IGNORECASE,
+)
+# A consumer's subscription ends with its connection, and of a machine nobody knows that it is for good.
+_SUBSCRIBED: Final = re.compile(
+    r"subscription(?: (?:is|was|has|been))* (?:closed|cancell?ed|ended|terminated)$", re.IGNORECASE
+)
+_CONSUMERS: Final = re.compile(
+    r"\b(?:consumers?|brokers?|pulsar|kafka|topics?|queues?|channel|mqtt|nats|jms|amqp|pubsub|websocket|grpc|stomp|redis|"
+    r"listener|session)\b",
+    re.IGNORECASE,
+)
+_MACHINE_BEFORE: Final = re.compile(
+    r"\b(?:upstreams?|backend|node|host|server|replica|broker|cluster|endpoint|shard|origin)(?: (?:is|was))? $",
     re.IGNORECASE,
 )
 # Of a plan somebody has to buy more, and where a thing isn't offered it won't be.
@@ -300,13 +367,13 @@ def refusal_of(text: str, found: Finding) -> Finding | None:
         and _MAY_BE_DONE.search(text)
     ):
         return _PERHAPS_DONE
-    if (
-        (is_any or _says(lower, _FOR_EVER) or _says_not_again(lower))
-        and (refused := _NOT_AGAIN.search(text))
-        and not (_BY_ITSELF.search(refused[0]) and _GAVE_UP.search(text))
-    ):
+    if (is_any or _says(lower, _FOR_EVER) or _says_not_again(lower)) and _is_forbidden(text):
         return _NEVER_AGAIN
-    if (is_any or _says(lower, _FOR_GOOD) or _says_over(lower)) and _IS_OVER.search(text):
+    if (
+        found.cause is not Cause.TRANSIENT_DATABASE
+        and (is_any or _says(lower, _FOR_GOOD) or _says_over(lower))
+        and _is_over(text, found.cause)
+    ):
         return _OVER
     if found.cause is Cause.DEPENDENCY_UNAVAILABLE and _says(lower, _OFFERED) and _NOT_OFFERED.search(text):
         return _OVER
@@ -318,6 +385,39 @@ def refusal_of(text: str, found: Finding) -> Finding | None:
     ):
         return _OVER
     return None
+
+
+def _is_forbidden(text: str) -> bool:
+    """Whether ``text`` says that there must be no other try, and not only that a client stops by itself."""
+    said = [refused[0] for refused in _NOT_AGAIN.finditer(text)]
+    fields = [words for words in said if _SAID_FALSE.search(words)]
+    if len(fields) + sum(_BY_ITSELF.search(words) is not None for words in said) < len(said):
+        return True
+    if not said:
+        return False
+    gave_up, is_its_own = _GAVE_UP.search(text) is not None, _NOT_ITS_OWN.search(text) is None
+    return not (gave_up and is_its_own) if fields else not (gave_up or is_its_own)
+
+
+def _is_over(text: str, cause: Cause) -> bool:
+    """Whether ``text`` gives as its reason that something ended, and not only names it as what it is about."""
+    if not _IS_OVER.search(text):
+        return False
+    text = _ABOUT.sub(" ", text)
+    return any(not _is_beside(match, text, cause) for match in _IS_OVER.finditer(text))
+
+
+def _is_beside(match: re.Match[str], text: str, cause: Cause) -> bool:
+    """Whether what ``match`` found of ``text`` is what is handled, or what ends with a connection."""
+    before = text[max(0, match.start() - 60) : match.start()]
+    if _TOLD_AFTER.match(text, match.end()) or _TOLD_BEFORE.search(before):
+        return True
+    if match[0].lower() == "permanently unavailable":
+        return _MACHINE_BEFORE.search(before) is not None
+    if _SUBSCRIBED.match(match[0]):
+        lost = cause is Cause.TRANSIENT_NETWORK and not before.strip()
+        return lost or _CONSUMERS.search(text) is not None
+    return False
 
 
 def last_attempt(text: str) -> str:

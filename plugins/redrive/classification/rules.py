@@ -262,6 +262,12 @@ def is_of_business(text: str) -> bool:
     return bool(loosely) and not _is_of_machines(view, said)
 
 
+def says_nothing(text: str) -> bool:
+    """Whether a masked text has no word but of machines and of anything: *see the log*, *scheduled in 2 s*."""
+    return {*_PLAIN_WORDS.findall(_view(text))} <= _MACHINES | _ANYTHING | _PASSING
+
+
+_PASSING: Final = frozenset(WORDS["of_passing"])
 _MACHINES: Final = frozenset(WORDS["of_machines"])
 _ANYTHING: Final = frozenset(WORDS["of_anything"])
 _PLAIN_WORDS: Final = re.compile(r"[^\W\d_]{1,40}")
