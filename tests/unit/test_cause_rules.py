@@ -12,7 +12,7 @@ from local_wordings import CATALOGUES, LEFT_OUT
 
 from redrive.classification import failure_text, grouping, rule_table, rules
 from redrive.classification.causes import AUTOMATIC, Cause, Verdict, default_verdict
-from redrive.classification.explain import explain
+from redrive.classification.explain import explain, finding_of
 from redrive.classification.rule_table import Rule, Tier
 
 
@@ -453,6 +453,9 @@ def test_what_only_reminds_of_a_refusal_is_sent_again(text: str) -> None:
         'Could not process event "customer deleted": connection refused',
         '503 Service Unavailable sending email "Your subscription expired"',
         "Subscription closed: connection reset by peer",
+        "deadlock detected: update accounts set status = 'closed account' where id = 5",
+        'ERROR: deadlock detected Where: SQL statement "DELETE FROM expired subscriptions"',
+        "Lock wait timeout exceeded; delete from revoked_licenses where state = 'expired card'",
         "Timeout handling account deleted event",
         "io.temporal.failure.ApplicationFailure: message='connect timed out', type='java.net.ConnectException', nonRetryable=false, details=null",
         '{"level":"error","permanentFailure":false,"msg":"ECONNREFUSED 10.0.0.1:5432"}',
@@ -558,6 +561,10 @@ def test_nobody_is_asked_for_the_data_of_what_is_only_down(text: str) -> None:
         '{"event":"order.created","error":"503 Service Unavailable","detail":"licence revoked"}',
         "timeout [SQL: select 1] account 5 is closed",
         "503 from bank: customer account frozen",
+        "Record locked: customer account is blocked",
+        "lock wait timeout: account 5 closed",
+        "could not obtain lock on customer 5: account deleted",
+        "FatalError: throttled, will not retry",
         "timed out. Booking will not be resubmitted",
         "Timeout: the invoice won't be resent",
         '{"retryable":false,"message":"timeout"}',
@@ -752,6 +759,20 @@ def _seconds(text: str) -> float:
     rules.find.__wrapped__(masked)
     grouping.spots([masked])
     return time.process_time() - started
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["will not be retried ", "account closed [SQL: ", 'account closed event "', "sending a mail: account closed "],
+)
+def test_no_text_with_refusals_is_slow(words: str) -> None:
+    masked = grouping.mask("timed out " + words * (3000 // len(words)))
+    best = 1.0
+    for _ in range(3):
+        started = time.process_time()
+        finding_of(masked)
+        best = min(best, time.process_time() - started)
+    assert best < 0.05, f"{best * 1000:.0f} ms"
 
 
 def test_the_root_cause_decides_not_the_wrapper() -> None:

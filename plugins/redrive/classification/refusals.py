@@ -149,7 +149,8 @@ _ABOUT: Final = re.compile(
     rf"\b{_TOLD}(?: (?:to|for|of|an|à|a|para|für)(?: \w{{1,20}}){{1,2}})? {_QUOTATION}(?! (?:received|got|returned) )|"
     rf"\b(?:send(?:ing)?|publish(?:ing)?|deliver(?:ing)?|env[ií]o de|envoi de|senden von|versand von) {_QUOTATION}|"
     rf"(?:发送|推送|发布|通知|处理|邮件|事件){_QUOTATION}|{_QUOTATION}(?: {_TOLD}\b|の(?:送信|通知|配信)|通知|邮件|事件|メール|イベント)|"
-    r"\[(?:SQL|parameters): [^\]\n]*|\bSQL statement \"[^\"\n]*\"",
+    r"\[(?:SQL|parameters): [^\]\n]*|\bSQL statement \"[^\"\n]*\"|"
+    r"\b(?:UPDATE [\w.\"<*>]{1,60} SET|DELETE FROM|INSERT INTO|SELECT [^\n]{1,80}? FROM)\b[^\n;:]*",
     re.IGNORECASE,
 )
 _TOLD_BEFORE: Final = re.compile(
@@ -369,11 +370,7 @@ def refusal_of(text: str, found: Finding) -> Finding | None:
         return _PERHAPS_DONE
     if (is_any or _says(lower, _FOR_EVER) or _says_not_again(lower)) and _is_forbidden(text):
         return _NEVER_AGAIN
-    if (
-        found.cause is not Cause.TRANSIENT_DATABASE
-        and (is_any or _says(lower, _FOR_GOOD) or _says_over(lower))
-        and _is_over(text, found.cause)
-    ):
+    if (is_any or _says(lower, _FOR_GOOD) or _says_over(lower)) and _is_over(text, found.cause):
         return _OVER
     if found.cause is Cause.DEPENDENCY_UNAVAILABLE and _says(lower, _OFFERED) and _NOT_OFFERED.search(text):
         return _OVER
