@@ -33,12 +33,12 @@ _UNLESS_SOON: Final = (
     r"more (?:than|often)\b|(?:faster|sooner|earlier)\b|without (?:an? |any |exponential )?(?:back|delay|wait|pause|jitter)))"
 )
 # What is done too often or of no matter.
-_NO_MATTER: Final = r"(?! too (?:many|much|often|fast)\b)(?! (?:the |its |some |all )?offsets?\b)"
+_NO_MATTER: Final = r"(?! too (?:many|often|fast)\b)(?! (?:the |its |some |all )?offsets?\b)"
 _NOT_AGAIN: Final = re.compile(
     r"\b(?:non|not|un)[-_ ]?retr(?:y|i)able" + _UNLESS_NOT + r"|"
     r"\b(?:is[-_ ]?)?unrecoverable(?!\w{0,10}[?:]* job stalled)" + _UNLESS_NOT + r"|"
     r"\b(?:do|must|should|shall|can|may|does|will) ?n[o'](?:t|t be|ver)? (?:be )?" + _AGAIN + _UNLESS_SOON + r"|"
-    r"\bwon't be (?:retried|resent)" + _UNLESS_SOON + r"|\bnever " + _AGAIN + _UNLESS_SOON + r"|"
+    r"\bwon't (?:be )?" + _AGAIN + _UNLESS_SOON + r"|\bnever " + _AGAIN + _UNLESS_SOON + r"|"
     r"(?<!non)(?<!non[-_ ])(?<!not)(?<!not[-_ ])(?<!un)retr(?:y|i)able[\"']?\s?[:=]\s?[\"']?(?:false|no\b)|"
     r"\bpermanent(?:ly)?[-_ ]?(?:failure|failed|error|rejected)(?!_invalid_ack_id)" + _UNLESS_NOT + r"|"
     r"\bmanual(?:ly)? (?:intervention|reconciliation)|\breconcile[sd]? manually|"
@@ -67,7 +67,7 @@ _BUSINESS: Final = (
 # What shows whether something was done, where somebody is to look.
 _TO_CHECK: Final = (
     rf"\b(?:{_BUSINESS}|status|state|result|outcome|already|whether it|if it|duplicates?|invoices?|ledger|statement|"
-    r"balance|receipt|accounts?|customer|merchant|documents?|records?|delivery|portal|journal|reservation|entry|entries|"
+    r"balance|amount|price|total|quantity|stock|receipt|accounts?|customer|merchant|documents?|records?|delivery|portal|journal|reservation|entry|entries|"
     r"policy|claim|ticket|supplier|vendor|carrier|partner|recipient|messages?)\b"
 )
 # Beside these nobody knows that only the client stopped.
@@ -170,8 +170,8 @@ _SUBSCRIBED: Final = re.compile(
     r"subscription(?: (?:is|was|has|been))* (?:closed|cancell?ed|ended|terminated)$", re.IGNORECASE
 )
 _CONSUMERS: Final = re.compile(
-    r"\b(?:consumers?|brokers?|pulsar|kafka|topics?|queues?|channel|mqtt|nats|jms|amqp|pubsub|websocket|grpc|stomp|redis|"
-    r"listener|session)\b",
+    r"\b(?:consumers?|brokers?|pulsar|kafka|topics?|queues?|mqtt|nats|jms|amqp|pubsub|websocket|grpc|stomp|redis|"
+    r"listener)\b",
     re.IGNORECASE,
 )
 _MACHINE_BEFORE: Final = re.compile(
