@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from redrive.brokers.memory.kind import MEMORY_CAPABILITIES
+from redrive.errors import BrokerUnavailable
 from redrive.ledger.drain import repeats
 from redrive.message import DeadLetter, Header
 from redrive.settings import parse
@@ -165,6 +166,94 @@ def unknown_and_discarded(shop: Moving, monkeypatch: pytest.MonkeyPatch) -> None
     shop.change("update escalated_messages set decision = 'discard', decided_by = 'ana', note = 'must not be paid'")
     assert shop.review()["discarded"] == 1
     assert shop.consume(lambda _: REFUSED) == 1
+
+
+@pytest.mark.parametrize("goes_on", [True, False], ids=["goes on", "runs later"])
+@pytest.mark.parametrize("decided", [True, False], ids=["discarded", "asked about"])
+def test_a_route_that_went_on_without_a_source_still_had_it(
+    shop: Moving, monkeypatch: pytest.MonkeyPatch, decided: bool, goes_on: bool
+) -> None:
+    """Nothing was ever staged from its delay queue, in which a send of unknown fate waits, and what the route knew of
+    that queue is forgotten: that it drained it is not."""
+    shop.die("pay 1")
+    shop.dies(monkeypatch, "publish", first=False)
+    assert shop.go("orders")["escalated"] == 1
+    if decided:
+        shop.change("update escalated_messages set decision = 'discard', decided_by = 'ana', note = 'must not be paid'")
+        assert shop.review()["discarded"] == 1
+    [sent] = shop.world.peek("orders")
+    assert shop.consume() == 1
+    shop.world.put("orders-delay", DeadLetter("", sent.body, sent.headers))
+    shop.advance(minutes=5)
+    shop.write(orders={"sources": [DLQ]}, payments={"sources": [DELAY]})
+    if goes_on:
+        shop.go("orders")
+    report = shop.go("payments")
+
+    assert (report["new"], report["redelivered"], report["escalated"]) == (1, 0, 1)
+    assert shop.bodies("orders") == []
+    assert shop.audit() == []
+
+
+@pytest.mark.parametrize("renamed", [True, False], ids=["renamed with its connection", "went to another broker"])
+def test_what_somebody_discarded_is_asked_about_wherever_its_route_is_now(
+    shop: Moving, monkeypatch: pytest.MonkeyPatch, renamed: bool
+) -> None:
+    unknown_and_discarded(shop, monkeypatch)
+    if renamed:
+        shop.write(payments={"connection": "renamed"})
+    else:
+        shop.write(
+            orders={"connection": "elsewhere", "sources": [{**DLQ, "queue": "other-dlq"}]}, payments={"sources": [DLQ]}
+        )
+        shop.go("orders")
+    report = shop.go("payments")
+
+    assert (report["new"], report["redelivered"], report["escalated"]) == (1, 0, 1)
+    assert shop.bodies("orders") == []
+
+
+def test_a_queue_of_another_broker_makes_nobodys_failure_the_return_of_a_send(
+    shop: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the route drained one of that name elsewhere. Here it is another route's, into which a consumer passes on
+    what it was sent, while the message still lies with its own: people say what that is, and its send is not over."""
+    monkeypatch.setattr(shop.broker, "origins", lambda _: None)
+    shop.write(orders={"connection": "elsewhere"})
+    shop.die("old")
+    shop.go("orders")
+    shop.consume()
+    shop.advance(hours=3)
+    shop.go("orders")
+    shop.write(orders={"sources": [{**DLQ, "queue": "other-dlq"}]}, payments={"sources": [DLQ]})
+    shop.world.put("other-dlq", DeadLetter("", b"pay 1", (Header("error", "String", REFUSED),), origin="orders"))
+    assert shop.go("orders")["redelivered"] == 1
+    [sent] = shop.world.peek("orders")
+    shop.world.put("orders-dlq", DeadLetter("", sent.body, (*sent.headers, Header("error", "String", REFUSED))))
+    report = shop.go("payments")
+    shop.go("orders")
+
+    assert (report["new"], report["redelivered"], report["escalated"]) == (1, 0, 1)
+    assert shop.query("select state from messages where route = 'orders' and attempts = 1 order by 1 desc limit 1") == [
+        ("sent",)
+    ]
+    assert shop.query("select count(*) from redelivery_attempts where outcome = 'returned'") == [(0,)]
+
+
+def test_a_broker_that_can_not_be_asked_where_failures_land_keeps_nothing_from_being_loaded(
+    shop: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: str) -> frozenset[str]:
+        raise BrokerUnavailable("management API: connection refused")
+
+    shop.die("pay 1")
+    shop.go("orders")
+    assert shop.consume(lambda _: REFUSED) == 1
+    shop.write(payments={})
+    monkeypatch.setattr(shop.broker, "origins", away)
+    shop.die("pay 2")
+
+    assert shop.go("payments")["new"] == 2
 
 
 def test_what_somebody_discarded_on_another_route_is_never_sent_by_itself(

@@ -16,6 +16,7 @@ from redrive.audit_actions import Action
 from redrive.errors import RouteBusy, RoutePaused
 from redrive.ledger import configurations
 from redrive.ledger.delivery import breakers
+from redrive.ledger.drain import horizon
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
 from redrive.ledger.transactions import MACHINE, RouteLease, RunTransaction, Transaction
@@ -132,8 +133,8 @@ def _move(tx: RunTransaction, before: str, system: str) -> None:
         for table in ("delivery_slices", "staging_batches"):
             tx.execute(sql(f"update {table} set system = :system where route = :route and system = ''"), values)
         return
-    for table in ("source_state", "consumer_health"):
-        tx.execute(sql(f"delete from {table} where route = :route"))
+    horizon.forget(tx, system=before)
+    tx.execute(sql("delete from consumer_health where route = :route"))
     tx.execute(
         sql("update messages set plan = null where route = :route and state = 'unknown' and plan = :repeat"),
         {"repeat": Plan.REPEAT},

@@ -27,6 +27,7 @@ from redrive.ledger.drain.groups import Group
 from redrive.ledger.drain.keys import Selectors
 from redrive.ledger.drain.loading import Classified, Loaded
 from redrive.ledger.drain.repeats import Copy, Evidence, Repeat, StagedBatch
+from redrive.ledger.drain.strangers import Behind
 from redrive.ledger.schema import ledger_id
 from redrive.message import (
     MAX_INDEXED,
@@ -346,33 +347,39 @@ def _elsewhere(context: Context, some: Sequence[tuple[Batch, pa.Table]], others:
     return {(to, origin) for to in destinations for origin in _not_behind(context, to, origins)}
 
 
-def _behind(
-    context: Context, some: Sequence[tuple[Batch, pa.Table]], others: Sequence[str]
-) -> set[tuple[str, str, str | None]]:
+def _behind(context: Context, some: Sequence[tuple[Batch, pa.Table]], others: Sequence[str]) -> Behind:
     """Destinations of the ``others`` whose ids came in, each with a source of the portion in which lands what fails
     there, by the broker's word, and with the origin of letters that prove theirs. Not those that others read too:
-    what fails there may be theirs. Raises :class:`BrokerUnavailable` where that can't be had now."""
+    what fails there may be theirs. Where the broker can't be asked now, its sources are told: nothing else of the
+    portion waits for that."""
     if not others:
-        return set()
+        return Behind()
     with context.ledger.read() as connection:
         destinations = {to for route in others for to in lanes.sent_to(connection, route)}
-    alone = [to for to in sorted(destinations) if _is_alone(context, to)]
+    try:
+        alone = [to for to in sorted(destinations) if _is_alone(context, to)]
+    except BrokerUnavailable:
+        return Behind(untold={batch.source for batch, _ in some})
     if not alone:
-        return set()
+        return Behind()
     letters: dict[str, list[pa.Table]] = {}
     for batch, table in some:
         letters.setdefault(batch.source, []).append(table.select(["origin", "redrive_id"]))
-    found = set[tuple[str, str, str | None]]()
+    found, untold = set[tuple[str, str, str | None]](), set[str]()
     for source, tables in letters.items():
         proved = context.broker.capabilities_for(source).proves_origin
         if proved:
             tracked = pa.concat_tables(tables).filter(pc.field("redrive_id").is_valid() & pc.field("origin").is_valid())
             origins = _origins(tracked.column("origin")).unique().to_pylist()
         else:
-            origins = sorted(_vouched(context, source))
+            try:
+                origins = sorted(_vouched(context, source))
+            except BrokerUnavailable:
+                untold.add(source)
+                continue
         for to in alone:
             found.update((to, source, origin if proved else None) for origin in _leading(context, to, origins))
-    return found
+    return Behind(found, untold)
 
 
 def _vouched(context: Context, source: str) -> frozenset[str]:

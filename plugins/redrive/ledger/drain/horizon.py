@@ -120,6 +120,22 @@ def _is_fed(tx: RunTransaction, source: str) -> bool:
     return tx.execute(sql(f"select 1 from ({_FEEDING}) fed limit 1"), {"source": source}).first() is not None
 
 
+def forget(tx: RunTransaction, source: str | None = None, *, system: str | None = None) -> None:
+    """What is known of a source of the route, or of all of them, is forgotten, but for that it was one: on the
+    ``system`` that the route is on, or was on."""
+    here = HERE if system is None else ":system"
+    of_it = f"where route = :route{' and source = :source' if source is not None else ''}"
+    values = {name: value for name, value in (("source", source), ("system", system)) if value is not None}
+    tx.execute(
+        sql(
+            f"insert into former_sources (route, source, system) select route, source, {here} from source_state {of_it}"
+            " on conflict do nothing"
+        ),
+        values,
+    )
+    tx.execute(sql(f"delete from source_state {of_it}"), {"source": source} if source is not None else {})
+
+
 def _leave(tx: RunTransaction, source: str) -> int:
     of_it = "where route = :route and source = :source"
     emptied = tx.execute(sql(f"select drained_to from source_state {of_it}"), {"source": source}).scalar_one_or_none()
@@ -129,7 +145,7 @@ def _leave(tx: RunTransaction, source: str) -> int:
         parse_instant(emptied),
         f"It may have come back to {source}, which the route does not drain any more.",
     )
-    tx.execute(sql(f"delete from source_state {of_it}"), {"source": source})
+    forget(tx, source)
     if unseen:
         record_event(
             tx,

@@ -101,7 +101,7 @@ def load(
     *,
     repeats: Mapping[int, Repeat] | None = None,
     elsewhere: Collection[tuple[str, str]] = (),
-    behind: Collection[tuple[str, str, str | None]] = (),
+    behind: strangers.Behind = strangers.Behind(),  # noqa: B008 - immutable
     keyed_by: Selectors = Selectors(),  # noqa: B008 - immutable
 ) -> Loaded:
     """Take in all copies of these batches, in one transaction; batches that are loaded already are left alone.
@@ -110,7 +110,7 @@ def load(
     the order of :class:`Classified` will do. ``repeats``, for a broker whose ids prove nothing, says which copies were
     staged before; without it the broker's ids do. ``elsewhere`` are pairs of a destination and an origin: what failed
     at this origin was not sent to that destination. ``behind`` says where the failures of
-    other routes' destinations land (:func:`strangers.find`). ``keyed_by`` is what found the copies' keys.
+    other routes' destinations land. ``keyed_by`` is what found the copies' keys.
     """
     with ledger.under(lease, now) as tx:
         marks = ",".join(str(int(batch_id)) for batch_id in batch_ids)

@@ -10,7 +10,7 @@ too. Nobody else may end it: while its route is configured no more, it stays as 
 from datetime import datetime
 
 from redrive.audit_actions import Action
-from redrive.ledger.drain import copy_roles, returns
+from redrive.ledger.drain import copy_roles, returns, strangers
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
 from redrive.ledger.predicates import DIED, ROUTES_HERE, listed
@@ -30,7 +30,7 @@ inner join redelivery_attempts attempts
 inner join messages known on known.message_id = attempts.message_id
 where
     incoming.stranger is not null and incoming.role is null and {copy_roles.SAME_BODY}
-    and coalesce(attempts.outcome, '') <> 'returned' and attempts.route in {ROUTES_HERE}
+    and coalesce(attempts.outcome, '') <> 'returned' and attempts.route in {ROUTES_HERE} and {strangers.COMES_BACK}
 order by attempts.message_id, attempts.attempt, incoming.message_id
 on conflict do nothing
 """

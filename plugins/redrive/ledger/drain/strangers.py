@@ -14,11 +14,12 @@ what may be the return of a send of theirs is noted for them (:mod:`~redrive.led
 """
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import ROUTES_HERE, listed
+from redrive.ledger.predicates import HERE, ROUTES_HERE, listed
 from redrive.ledger.review.restoring import WAS_RESTORED
 from redrive.ledger.transactions import RunTransaction
 from redrive.lifecycle import State
@@ -38,28 +39,51 @@ where
         )
     )
 """
-#: The sources of this load that other routes drain, or drained, on the broker that it is on.
-_SHARED_SOURCES = """
-insert into shared_sources (route, source)
-select owned.route, owned.source
-from source_state owned
-where owned.route in (select route from strange) and owned.source in (select source from drained)
-union
-select owned.route, owned.source
-from staging_batches owned
-where owned.route in (select route from strange) and owned.source in (select source from drained)
-"""
-_STRANGE = f"""
+_STRANGE = """
 insert into strange (route)
-select distinct known.route
-from incoming inner join messages known on known.message_id = incoming.stranger
-where known.route || '' in {ROUTES_HERE}
+select distinct known.route from incoming inner join messages known on known.message_id = incoming.stranger
 """
-#: What did not come from a source of the route that knows it, nor fails into this one by the broker's word.
+#: The sources of this load that other routes drain, or drained, by their names; and whether on the broker that it is
+#: on. One that moved since, or whose connection has another name, may have been on this one.
+_SHARED_SOURCES = f"""
+insert into shared_sources (route, source, here)
+select owned.route, owned.source, max(case when owned.system = {HERE} then 1 else 0 end)
+from (
+    select now.route, now.source, its.system from source_state now inner join route_state its on its.route = now.route
+    union
+    select route, source, system from former_sources
+    union
+    select route, source, system from staging_batches where route in (select route from strange)
+) owned
+where owned.route in (select route from strange) and owned.source in (select source from drained)
+group by owned.route, owned.source
+"""
+#: SQL over ``incoming``, ``redelivery_attempts attempts`` and ``messages known``: what is sent there fails into here,
+#: by the broker's word.
+_FAILS_INTO = f"""
+exists (
+    select 1 from behind
+    where
+        behind.destination = attempts.destination and attempts.route in {ROUTES_HERE}
+        and behind.source = incoming.source and (behind.origin is null or behind.origin = incoming.origin)
+)
+"""
+#: The same: what came from here may be the return of that attempt, and nobody else's.
+COMES_BACK = f"""
+(
+    exists (
+        select 1 from shared_sources
+        where shared_sources.route = known.route and shared_sources.source = incoming.source and here = 1
+    )
+    or {_FAILS_INTO}
+)
+"""
+#: What did not come from a source of the route that knows it, nor fails into this one as far as the broker tells.
 _LEAVE_OTHERS = f"""
 update incoming set stranger = null
 where
     stranger is not null
+    and source not in (select source from untold)
     and not exists (
         select 1
         from messages known
@@ -69,21 +93,26 @@ where
     and not exists (
         select 1
         from redelivery_attempts attempts
-        inner join behind on behind.destination = attempts.destination
         where
-            attempts.message_id = incoming.stranger and attempts.attempt = incoming.redrive_attempt
-            and attempts.route in {ROUTES_HERE}
-            and behind.source = incoming.source and (behind.origin is null or behind.origin = incoming.origin)
+            attempts.message_id = incoming.stranger and attempts.attempt = incoming.redrive_attempt and {_FAILS_INTO}
     )
 """
 
 
-def find(tx: RunTransaction, behind: Collection[tuple[str, str, str | None]]) -> bool:
+class Behind(NamedTuple):
+    """Where lands what fails at the destinations of other routes, and nobody else's, as far as the broker tells."""
+
+    #: Each destination with a source, and with an origin where only the letters that tell of it are meant.
+    known: Collection[tuple[str, str, str | None]] = ()
+    #: Sources of which it could not be asked now.
+    untold: Collection[str] = ()
+
+
+def find(tx: RunTransaction, behind: Behind) -> bool:
     """Find the messages of other routes whose ids copies carry that this route does not know; whether there are any.
 
-    Only those of which something comes back to the source of the copy: it is, or was, a source of that route, or what
-    fails at the destination of the attempt lands there, and nobody else's. ``behind`` says which destinations those
-    are: each with a source, and with an origin where only the letters that tell of it are meant.
+    Only those of which something may come back to the source of the copy: it is, or was, a source of that route, or
+    what fails at the destination of the attempt lands there, or the broker can't say that it doesn't.
     """
     if not tx.execute(sql(f"select 1 from incoming where {_UNKNOWN_HERE} limit 1")).first():
         return False
@@ -93,10 +122,12 @@ def find(tx: RunTransaction, behind: Collection[tuple[str, str, str | None]]) ->
     tx.execute(sql(_STRANGE))
     tx.temporary("drained", "source text primary key")
     tx.execute(sql("insert into drained (source) select distinct source from incoming where stranger is not null"))
-    tx.temporary("shared_sources", "route text, source text, primary key (route, source)")
+    tx.temporary("shared_sources", "route text, source text, here int, primary key (route, source)")
     tx.execute(sql(_SHARED_SOURCES))
     tx.temporary("behind", "destination text, source text, origin text")
-    tx.bulk("behind", ("destination", "source", "origin"), behind)
+    tx.bulk("behind", ("destination", "source", "origin"), behind.known)
+    tx.temporary("untold", "source text primary key")
+    tx.bulk("untold", ("source",), [(source,) for source in sorted(set(behind.untold))])
     tx.execute(sql(_LEAVE_OTHERS))
     return tx.execute(sql("select 1 from incoming where stranger is not null limit 1")).first() is not None
 

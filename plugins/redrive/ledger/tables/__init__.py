@@ -16,7 +16,7 @@ from redrive.ledger.tables.delivery import (
     queue_observations,
     redelivery_attempts,
 )
-from redrive.ledger.tables.drain import repeat_copies, returned_elsewhere, source_state, staging_batches
+from redrive.ledger.tables.drain import former_sources, repeat_copies, returned_elsewhere, source_state, staging_batches
 from redrive.ledger.tables.groups import failure_groups, group_aliases, group_rulings
 from redrive.ledger.tables.message import finished_counts, message_fields, messages
 from redrive.ledger.tables.review import (
@@ -39,6 +39,7 @@ __all__ = [
     "failure_groups",
     "failure_issues",
     "finished_counts",
+    "former_sources",
     "group_aliases",
     "group_rulings",
     "issue_comments",

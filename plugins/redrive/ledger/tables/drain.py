@@ -20,6 +20,17 @@ source_state = Table(
     Column("oldest_at", Instant),
 )
 
+# What comes back there with an id of the route may be a send of the route still.
+former_sources = Table(
+    "former_sources",
+    metadata,
+    Column("route", sa.Text, primary_key=True),
+    Column("source", sa.Text, primary_key=True),
+    Column("system", sa.Text, primary_key=True),  # the broker and connection that it is on
+    comment="Sources that a route drained once, and drains no more.",
+    sqlite_with_rowid=False,
+)
+
 staging_batches = Table(
     "staging_batches",
     metadata,

@@ -604,6 +604,15 @@ def upgrade() -> None:
     )
     op.create_index("ix_runs_route_started_at", "runs", ["route", "started_at"], unique=False)
     op.create_table(
+        "former_sources",
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("system", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("route", "source", "system", name=op.f("pk_former_sources")),
+        comment="Sources that a route drained once, and drains no more.",
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
         "source_state",
         sa.Column("route", sa.Text(), nullable=False),
         sa.Column("source", sa.Text(), nullable=False),
