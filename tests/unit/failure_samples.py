@@ -785,6 +785,28 @@ SAMPLES += [
         "The client with object id does not have authorization to perform action 'Microsoft.Storage/read'",
     ),
     (C.AUTH_FAILURE, "Error: self signed certificate in certificate chain"),
+    (C.AUTH_FAILURE, "remote error: tls: unknown CA"),
+    (C.MISSING_DATA, "Unknown category hats"),
+    (C.CONSISTENCY_LAG, "PermissionError: [Errno 116] Stale file handle: '/mnt/hats/in/7.csv'"),
+    # The policy of ActiveMQ names its back-off, and nobody was too fast.
+    (
+        C.APPLICATION_BUG,
+        "java.lang.Throwable: Exceeded redelivery policy limit:RedeliveryPolicy {destination = null, max"
+        "imumRedeliveries = 6, useExponentialBackOff = true, backOffMultiplier = 5.0, redeliveryDelay = "
+        "1000}, cause:java.lang.IllegalArgumentException: Unknown carrier code QX",
+    ),
+    (
+        C.TRANSIENT_NETWORK,
+        "java.lang.Throwable: Exceeded redelivery policy limit:RedeliveryPolicy {destination = queue://h"
+        "ats.orders, maximumRedeliveries = 6, useExponentialBackOff = true, backOffMultiplier = 5.0, red"
+        "eliveryDelay = 1000}, cause:java.net.SocketTimeoutException: Read timed out",
+    ),
+    (
+        C.MAX_DELIVERIES,
+        "java.lang.Throwable: Exceeded redelivery policy limit:RedeliveryPolicy {destination = queue://h"
+        "ats.orders, maximumRedeliveries = 6, useExponentialBackOff = true, backOffMultiplier = 5.0, red"
+        "eliveryDelay = 1000}, cause:null",
+    ),
     (C.AUTH_FAILURE, "remote error: tls: bad certificate"),
     (C.AUTH_FAILURE, "OAuth2 token expired"),
     (C.AUTH_FAILURE, "gcp: PERMISSION_DENIED: User not authorized to perform this action."),

@@ -102,12 +102,13 @@ _WORDS: Final = re.compile(
 _HUMPS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|[_-]", re.ASCII)
 
 
-# Of what a text tells beside a failure, the name of a field is no failure: lockToken=7, "rateLimit":, (content-type: x).
+# Of what a text tells beside a failure, the name of a field is no failure: lockToken=7, backOffMultiplier = 5.0,
+# "rateLimit":, (content-type: x).
 # A name that says what failed, or how often, may be one.
 _FIELD_NAME: Final = re.compile(
     r"(?<![\w.<-])(?![\w-]{0,80}(?i:err|code|status|reason|cause|except|fault|fail|count|attempt|deliver|retr|exceed|lost|"
     r"expired|invalid|denied|missing|unknown|refus|reject|unavail))"
-    r"(?:(?:[A-Za-z]{1,40}(?:[_-][A-Za-z]{1,40}){1,8}|[A-Za-z]{1,40}[a-z][A-Z][A-Za-z]{1,80})(?==[^=\s]|\"\s?:)|"
+    r"(?:(?:[A-Za-z]{1,40}(?:[_-][A-Za-z]{1,40}){1,8}|[A-Za-z]{1,40}[a-z][A-Z][A-Za-z]{1,80})(?==[^=\s]| = [^=\s]|\"\s?:)|"
     r"(?:(?<=[(])|(?<=, ))(?:[a-z]{1,40}[A-Z][A-Za-z]{1,80}|[a-z]{1,40}(?:[_-][a-z]{1,40}){1,4})(?=: [^\s]))",
     re.ASCII,
 )
