@@ -44,7 +44,7 @@ RUNS = 4
 #: So often a page is asked for.
 TIMES = 9
 #: So many dead rows, and rows that its statistics don't know, PostgreSQL leaves lying in the largest table.
-TIDY = 60_000
+TIDY = 10_000
 #: Below so many seconds of computing a ratio says nothing of the ledger.
 NOISE = 0.01
 

@@ -157,7 +157,11 @@ class Postgresql(Dialect):
         # By itself it waits until a fifth of a table has changed: of a year's messages two months. Until then whoever
         # reads what a day left behind reads all its earlier versions too. Statistics are taken anew when a tenth has
         # changed: until then they say that nothing waits, and what waits is sorted on disk instead of counted.
-        options = ", ".join(f"autovacuum_{what}_scale_factor = 0.01" for what in ("vacuum", "vacuum_insert", "analyze"))
+        # So it comes after some thousand changes, of a year's messages as of a week's.
+        options = ", ".join(
+            f"autovacuum_{what}_scale_factor = 0.001, autovacuum_{what}_threshold = 1000"
+            for what in ("vacuum", "vacuum_insert", "analyze")
+        )
         for table in tables:
             connection.exec_driver_sql(f"alter table {table} set ({options})")
 
