@@ -171,6 +171,11 @@ def batch_and_row(message_id: int) -> tuple[int, int]:
     return message_id >> ROW_BITS, message_id & (MAX_ROWS - 1)
 
 
+def span_of(batch_id: int) -> dict[str, int]:
+    """The ids of a staging batch's copies as parameters of SQL: from ``low`` on, and below ``high``."""
+    return {"low": message_id_of(batch_id, 0), "high": message_id_of(batch_id + 1, 0)}
+
+
 #: A copy's own word on how often it was redelivered counts up to here.
 MAX_CARRIED_ATTEMPTS = 1_000
 #: Hexadecimal digits of the message id in a redrive id.

@@ -74,7 +74,7 @@ class RequestContext:
         route = decision["route"]
         return (
             not decision["approved_by"]
-            and decision["decided_by"].strip().lower() != self.person.name.strip().lower()
+            and not self.is_them(decision["decided_by"])
             and route in self.settings.routes
             and self.settings.routes[route].approvals > 1
             and self.may_decide(route)
@@ -100,9 +100,11 @@ class RequestContext:
 
     def may_remove(self, owner: str) -> bool:
         """Whether this person may remove what ``owner`` left on the page for all."""
-        return owner.strip().lower() == self.person.name.strip().lower() or self.app_state.access.administers(
-            self.person
-        )
+        return self.is_them(owner) or self.app_state.access.administers(self.person)
+
+    def is_them(self, name: str) -> bool:
+        """Whether this person goes by ``name``."""
+        return name.strip().lower() == self.person.name.strip().lower()
 
     def resolve(self, connection: Connection, chosen: Filter, *, up_to: int = (1 << 63) - 1) -> Filter:
         """As :func:`redrive_ui.resolved_filters.resolve`, for this person at this moment."""

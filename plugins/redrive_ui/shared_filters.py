@@ -60,5 +60,5 @@ class Reader:
             asked = self.read(one["page"], one["query"])
         except BadFilter:  # what it asks is not known any more
             asked = Asked()
-        mine = one["saved_by"].strip().lower() == self._ctx.person.name.strip().lower()
+        mine = self._ctx.is_them(one["saved_by"])
         return asked.routes <= self._ctx.readable and (mine or self._reads_all or self._is_of_their_routes(asked))

@@ -133,11 +133,17 @@ def test_a_route_that_moved_to_another_broker_begins_anew_there(tmp_path: Path, 
     ) == [("presumed", 5)], "back there, they are observed again"
 
 
-def remember(shop: TwoSystems) -> None:
-    """Both brokers drop a repeat of what they were sent within an hour."""
+def sent_without_an_answer(tmp_path: Path, shops: list[Workshop]) -> TwoSystems:
+    """Nobody knows whether a message was sent, and both brokers drop a repeat of what they were sent within an hour."""
+    shop = TwoSystems(tmp_path)
+    shops.append(shop)
     for world in (shop.world, shop.other.world):
         world.capabilities = replace(world.capabilities, native_dedupe=timedelta(hours=1))
     shop.broker, shop.other = MemoryBroker(shop.world), MemoryBroker(shop.other.world)
+    shop.die("pay", error=REFUSED)
+    shop.world.faults.lost_responses = 1
+    shop.cycle()
+    return shop
 
 
 @pytest.mark.parametrize(("rule", "asked"), [("auto", 1), ("resend", 0)])
@@ -145,12 +151,7 @@ def test_another_broker_drops_no_repeat_of_a_send_that_it_never_saw(
     tmp_path: Path, shops: list[Workshop], rule: str, asked: int
 ) -> None:
     """Its first try was processed by a consumer of the broker where the route was. A resend waits for its window."""
-    shop = TwoSystems(tmp_path)
-    shops.append(shop)
-    remember(shop)
-    shop.die("pay", error=REFUSED)
-    shop.world.faults.lost_responses = 1
-    shop.cycle()
+    shop = sent_without_an_answer(tmp_path, shops)
     assert shop.consume() == 1
     pipeline.finish(shop.settings, shop.planned(), "failed", shop.now)
     assert shop.query("select plan from messages") == [("repeat",)]
@@ -164,12 +165,7 @@ def test_another_broker_drops_no_repeat_of_a_send_that_it_never_saw(
 
 
 def test_where_the_route_comes_back_its_broker_still_drops_a_repeat(tmp_path: Path, shops: list[Workshop]) -> None:
-    shop = TwoSystems(tmp_path)
-    shops.append(shop)
-    remember(shop)
-    shop.die("pay", error=REFUSED)
-    shop.world.faults.lost_responses = 1
-    shop.cycle()
+    shop = sent_without_an_answer(tmp_path, shops)
     more = {"on_unknown": "resend", "canary": {"observe": "1h"}}
     for connection, broker in (("us", shop.other), ("eu", shop.broker)):
         there = {"connection": connection} | more

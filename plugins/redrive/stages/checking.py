@@ -65,7 +65,7 @@ class Check:
 
     def _keyed_otherwise(self, messages: Sequence[int]) -> set[int]:
         """Those whose keys another selector made, or none though the check has one."""
-        if new := ledger_keys.batches_of(messages) - self._keyed.keys():
+        if new := {batch_and_row(message)[0] for message in messages} - self._keyed.keys():
             with self._ledger.read() as connection:
                 otherwise = ledger_keys.made_otherwise(connection, new, self._key)
             self._keyed.update((batch_id, batch_id not in otherwise) for batch_id in new)

@@ -50,12 +50,13 @@ def _message(ctx: RequestContext, found: Row) -> dict[str, Any]:
     if review:
         masked = ctx.mask(route, review["payload"]) if review["payload"] is not None else None
         binary = bytes(review["payload_bytes"]) if review["payload_bytes"] is not None else None
+        hidden = binary is not None and bool(ctx.redactor(route))  # nothing can be masked in what is no text
         body = {
             "text": masked,
             "formatted": formatting.formatted(masked),
             "masked": masked != review["payload"],
-            "hex": formatting.hexadecimal(binary) if binary is not None and not ctx.redactor(route) else None,
-            "hidden": binary is not None and bool(ctx.redactor(route)),  # nothing can be masked in what is no text
+            "hex": formatting.hexadecimal(binary) if binary is not None and not hidden else None,
+            "hidden": hidden,
         }
     settings = ctx.settings.routes.get(route)
     return {

@@ -17,14 +17,13 @@ router = APIRouter()
 def standing_page(ctx: Requested) -> Response:
     with ctx.read() as connection:
         rows = standing_queries.listed(connection, ctx.readable, ctx.mask, ctx.now)
-    me = ctx.person.name.strip().lower()
     for row in rows:
         row["may_end"] = row["holds"] and _may_make_standing(ctx, row["route"])
         wants_two = any(
             settings.approvals > 1 for name, settings in ctx.settings.routes.items() if row["route"] in (None, name)
         )
         row["wants_two"] = wants_two and not row["approved_by"]
-        row["may_approve"] = row["may_end"] and row["wants_two"] and row["decided_by"].strip().lower() != me
+        row["may_approve"] = row["may_end"] and row["wants_two"] and not ctx.is_them(row["decided_by"])
     return ctx.render("standing.html", rows=rows)
 
 

@@ -18,6 +18,7 @@ from redrive.ledger.moves import count_finished, record_event
 from redrive.ledger.predicates import out_of_sight
 from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import FINISHED
+from redrive.message import span_of
 from redrive.settings import LONGEST_LEASE
 
 
@@ -55,7 +56,7 @@ def forget(
     gone, messages = [], 0
     for row in rows:
         batch = Batch(*row)
-        span = {"low": batch.batch_id << 20, "high": (batch.batch_id + 1) << 20}
+        span = span_of(batch.batch_id)
         with ledger.by(MACHINE, now, route=route) as tx:
             # A run that loads a return of one of these messages holds this row to the end of its transaction.
             tx.execute(sql("update route_state set fence = fence where route = :route"))

@@ -17,7 +17,7 @@ from redrive.ledger.predicates import ASKED, TO_ASK, UNDECIDED_REVIEW
 from redrive.ledger.review import standing
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Question, State
-from redrive.message import ROW_BITS
+from redrive.message import span_of
 
 OF_A_FILE = (
     "It was taken in from a file that the ledger didn't know: it may have been redelivered since, and processed."
@@ -67,7 +67,7 @@ def hold_for_people(tx: RunTransaction, batch_ids: Sequence[int]) -> int:
             State.CLASSIFIED,
             State.TO_REVIEW,
             where="route = :route and copy_id >= :low and copy_id < :high",
-            values={"low": batch.batch_id << ROW_BITS, "high": (batch.batch_id + 1) << ROW_BITS, "why": why},
+            values={**span_of(batch.batch_id), "why": why},
             set_="reason = :why, doubted = true",
             action=Action.PUT_TO_REVIEW,
             reason=why,

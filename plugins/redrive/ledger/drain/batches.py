@@ -8,11 +8,11 @@ An open row is never a reason to remove a complete file. The row may be out of d
 a backup or that continued on a replica which was behind, and then only the file holds what was settled.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from redrive.audit_actions import Action
 from redrive.errors import BatchLost
@@ -22,7 +22,7 @@ from redrive.ledger.moves import record_event
 from redrive.ledger.predicates import HERE, UNFINISHED
 from redrive.ledger.schema import ledger_id
 from redrive.ledger.transactions import MACHINE, RouteLease, RunTransaction
-from redrive.message import MAX_ROWS, ROW_BITS
+from redrive.message import MAX_ROWS, span_of
 
 #: (route, source, batch id, ledger id) -> where the batch is written, relative to the staging folder; a path that was
 #: never given before.
@@ -355,29 +355,20 @@ def unloaded(connection: Connection, route: str) -> list[Batch]:
 
 def paths(connection: Connection, batch_ids: set[int]) -> dict[int, str]:
     """Where the files of these batches are, relative to the staging folder."""
-    ids = sorted(batch_ids)
-    found: dict[int, str] = {}
-    for start in range(0, len(ids), 500):
-        part = ids[start : start + 500]
-        rows = connection.execute(
-            sql(
-                f"select batch_id, uri from staging_batches where batch_id in ({','.join(map(str, part))})"
-            )  # ints only
-        ).all()
-        found.update({row.batch_id: row.uri for row in rows})
-    return found
+    return {row.batch_id: row.uri for row in _of_these(connection, batch_ids, "batch_id, uri")}
 
 
 def routes_of(connection: Connection, batch_ids: set[int]) -> set[str]:
     """The routes of these batches, as far as the ledger has them."""
+    return {row.route for row in _of_these(connection, batch_ids, "distinct route")}
+
+
+def _of_these(connection: Connection, batch_ids: set[int], what: str) -> Iterator[Row[Any]]:
+    """What the ledger has of these batches, some hundreds at a time."""
     ids = sorted(batch_ids)
-    found: set[str] = set()
     for start in range(0, len(ids), 500):
         part = ",".join(map(str, ids[start : start + 500]))  # ints only
-        found.update(
-            connection.execute(sql(f"select distinct route from staging_batches where batch_id in ({part})")).scalars()
-        )
-    return found
+        yield from connection.execute(sql(f"select {what} from staging_batches where batch_id in ({part})"))
 
 
 def needed(connection: Connection, route: str | None) -> set[int]:
@@ -410,7 +401,7 @@ def hashes(connection: Connection, batch_id: int) -> dict[int, bytes]:
     """Row -> body hash, of the batch's copies that became messages."""
     rows = connection.execute(
         sql("select message_id, body_hash from messages where message_id >= :low and message_id < :high"),
-        {"low": batch_id << ROW_BITS, "high": (batch_id + 1) << ROW_BITS},
+        span_of(batch_id),
     )
     return {row.message_id & (MAX_ROWS - 1): bytes(row.body_hash) for row in rows}
 
@@ -426,7 +417,7 @@ def kept(connection: Connection, batch_id: int) -> list[Kept]:
             " on a.message_id = r.message_id and a.attempt = r.attempt"
             " where r.copy_id >= :low and r.copy_id < :high order by r.copy_id"
         ),
-        {"low": batch_id << ROW_BITS, "high": (batch_id + 1) << ROW_BITS},
+        span_of(batch_id),
     )
     return [Kept(*row) for row in rows]
 

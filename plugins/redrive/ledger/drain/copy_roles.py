@@ -172,6 +172,13 @@ def find_owners_by_broker_id(tx: RunTransaction) -> None:
     )
 
 
+#: SQL over ``incoming`` and ``redelivery_attempts attempts``: it failed elsewhere than where that attempt went.
+FAILED_ELSEWHERE = (
+    "exists (select 1 from elsewhere"
+    " where elsewhere.destination = attempts.destination and elsewhere.origin = incoming.origin)"
+)
+
+
 def find_astray(tx: RunTransaction, elsewhere: Collection[tuple[str, str]]) -> None:
     """Mark the copies that failed elsewhere than where the attempt went that they name."""
     tx.temporary("elsewhere", "destination text, origin text")
@@ -180,8 +187,7 @@ def find_astray(tx: RunTransaction, elsewhere: Collection[tuple[str, str]]) -> N
         sql(
             "update incoming set astray = 1 from redelivery_attempts attempts"
             " where incoming.role is null and incoming.owner = attempts.message_id"
-            " and incoming.redrive_attempt = attempts.attempt and exists (select 1 from elsewhere"
-            " where elsewhere.destination = attempts.destination and elsewhere.origin = incoming.origin)"
+            f" and incoming.redrive_attempt = attempts.attempt and {FAILED_ELSEWHERE}"
         )
     )
 

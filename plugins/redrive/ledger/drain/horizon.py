@@ -125,7 +125,7 @@ def forget(tx: RunTransaction, source: str | None = None, *, system: str | None 
     ``system`` that the route is on, or was on."""
     here = HERE if system is None else ":system"
     of_it = f"where route = :route{' and source = :source' if source is not None else ''}"
-    values = {name: value for name, value in (("source", source), ("system", system)) if value is not None}
+    values = {"source": source, "system": system}
     tx.execute(
         sql(
             f"insert into former_sources (route, source, system) select route, source, {here} from source_state {of_it}"
@@ -133,7 +133,7 @@ def forget(tx: RunTransaction, source: str | None = None, *, system: str | None 
         ),
         values,
     )
-    tx.execute(sql(f"delete from source_state {of_it}"), {"source": source} if source is not None else {})
+    tx.execute(sql(f"delete from source_state {of_it}"), values)
 
 
 def _leave(tx: RunTransaction, source: str) -> int:

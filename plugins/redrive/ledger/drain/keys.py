@@ -17,7 +17,7 @@ from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import record_event
 from redrive.ledger.predicates import UNFINISHED
 from redrive.ledger.transactions import RouteLease, RunTransaction
-from redrive.message import MAX_ROWS, ROW_BITS
+from redrive.message import MAX_ROWS, span_of
 
 
 class Selectors(NamedTuple):
@@ -102,10 +102,6 @@ where escalation_id in (select escalation_id from ours)
 """
 
 
-def _span(batch: Batch) -> dict[str, int]:
-    return {"low": batch.batch_id << ROW_BITS, "high": (batch.batch_id + 1) << ROW_BITS}
-
-
 def renew(
     ledger: Ledger,
     lease: RouteLease,
@@ -137,7 +133,7 @@ def renew(
             )
         ).rowcount
         if "message_key" in columns:
-            tx.execute(sql(_ASKED_BY_NEW_KEYS.format(locked=tx.dialect.locked)), _span(batch))
+            tx.execute(sql(_ASKED_BY_NEW_KEYS.format(locked=tx.dialect.locked)), span_of(batch.batch_id))
         tx.execute(
             sql(
                 f"update staging_batches set {', '.join(f'{one}_by = :{one}' for one in columns)}"
@@ -153,11 +149,6 @@ def renew(
             reason="They were loaded when the configuration named another key, or none.",
         )
     return int(changed)
-
-
-def batches_of(message_ids: Iterable[int]) -> set[int]:
-    """The batches whose selectors made the keys of these messages."""
-    return {message_id >> ROW_BITS for message_id in message_ids}
 
 
 #: The batch of another message whose keys are by the same selectors.

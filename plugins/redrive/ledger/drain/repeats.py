@@ -102,9 +102,9 @@ def doubtful(
             "select batch_id, uri, copies, route <> :route as of_another from staging_batches"
             f" where state in ('recorded', 'settled') and {shared_queues.UNSETTLED}"
             f" and (route = :route or route in {ROUTES_HERE} and source in ({':source' if source else _WAITING}))"
-            f" and {'source = :source' if source else '1 = 1'}"
             f" and {batches.may_come_again(ledger, leased_for, 'staging_batches', to=HERE)}"
-            " order by batch_id"
+            + (" and source = :source" if source else "")
+            + " order by batch_id"
         ),
         {"route": route, "source": source} if source else {"route": route},
     )

@@ -17,6 +17,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from redrive.audit_actions import Action
+from redrive.ledger.drain.copy_roles import FAILED_ELSEWHERE
 from redrive.ledger.engine import sql
 from redrive.ledger.moves import move
 from redrive.ledger.predicates import HERE, ROUTES_HERE, listed
@@ -138,8 +139,7 @@ def leave_astray(tx: RunTransaction) -> None:
         sql(
             "update incoming set stranger = null from redelivery_attempts attempts"
             " where incoming.stranger = attempts.message_id and incoming.redrive_attempt = attempts.attempt"
-            " and exists (select 1 from elsewhere where elsewhere.destination = attempts.destination"
-            " and elsewhere.origin = incoming.origin)"
+            f" and {FAILED_ELSEWHERE}"
         )
     )
 
