@@ -36,7 +36,7 @@ from redrive.notify import channels
 from redrive.policy.worked_past import CLOCKS
 from redrive.settings import Notify, Route, Settings, Source, SparkSettings
 from redrive.spark import session_conf, submit
-from redrive.stages import aiming, checking, completeness, resolve, source_expansion
+from redrive.stages import aiming, checking, completeness, resolve, same_broker, source_expansion
 from redrive.stages.context import utc_now
 
 _CONNECT_PORT = 15_002  # Spark Connect's own default
@@ -66,6 +66,7 @@ def examine(settings: Settings, routes: Sequence[str]) -> list[Finding]:
     found += _server(settings)
     if {*settings.routes, *settings.broken} <= set(routes):
         found += _not_configured(settings)
+        found += [Finding("warning", f"route {one.route}", str(one)) for one in same_broker.named_twice(settings)]
     for name in routes:
         try:
             for one in _route(settings, name):
