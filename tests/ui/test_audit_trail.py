@@ -248,6 +248,15 @@ class TestChanges:
         assert site.post("/api/visits", seen=True).json() == {"since": seeding.NOW.isoformat()}
         assert "Nothing has changed for people" in self.told(site)
 
+    def test_of_many_the_largest_are_shown_and_the_rest_counted(self, site: Site) -> None:
+        at = seeding.NOW - timedelta(minutes=1)
+        for number in range(9):
+            seeding.escalate(site.ledger, 60 + number, "again", "{}", group_id=100 + number, escalated_at=at)
+        told = self.told(site)
+        (new,) = re.findall(r"(\d+) new", told)
+        assert told.count(" new +") == 8
+        assert f"and {int(new) - 8} more" in told
+
     def test_of_routes_that_may_not_be_read_tells_nothing(self, site: Site) -> None:
         site.change("update escalated_messages set escalated_at = :at where route = 'payments'", at=seeding.NOW)
         site.change("update escalated_messages set escalated_at = :at where route <> 'payments'",
