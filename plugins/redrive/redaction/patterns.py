@@ -67,8 +67,8 @@ def _is_of_name(text: str, at: int) -> bool:
     return before[-1:].isalpha() and text[at + 1].isalpha() and not is_printed
 
 
-# What is called a secret by its end, whatever is in front of it: db_password, clientSecret, access-token.
-_CALLED = (
+#: What is called a secret by its end, whatever is in front of it: db_password, clientSecret, access-token.
+CALLED = (
     r"(?:passw(?:or)?d|passwort|passphrase|passcode|pwd|secret|(?P<only_as_name>jwt)|"
     r"token(?<!unexpected token)(?<!(?:page|next|sync)token)(?<!(?:page|next|sync)[-_]token)(?<!continuationtoken)"
     r"(?<!continuation[-_]token)(?<!idempotencytoken)(?<!idempotency[-_]token)(?<!max[-_]token)(?<!(?:total|limit|reset)"
@@ -78,9 +78,9 @@ _CALLED = (
     r"encryption|functions|license|master|private|secret|secret[-_ ]?access|session|shared|shared[-_ ]?access|signing|"
     r"storage|subscription)[-_ ]?key)|(?P<header>authorization|cookie(?<![a-z]cookie)))(?P<many>(?<!s)s)?"
 )
-_CALLED_AT_END = re.compile(rf"{_CALLED}$", re.ASCII | re.IGNORECASE)
+_CALLED_AT_END = re.compile(rf"{CALLED}$", re.ASCII | re.IGNORECASE)
 _NAMED = re.compile(
-    rf"(?P<element><[\w:.-]{{0,60}}?)?{_CALLED}"
+    rf"(?P<element><[\w:.-]{{0,60}}?)?{CALLED}"
     r"(?P<quote>\\{0,7}[\"'])?(?:\s{0,4}(?P<sign>==?>?|%3d|:(?!:)=?)\s{0,4}|(?P<end>(?(element)(?:\s[^<>]{0,500}+)?)>))",
     re.ASCII | re.IGNORECASE,
 )
@@ -228,11 +228,11 @@ def without_credentials(text: str) -> str:
             unescaped = Unescaped(text)
             found = pattern.finditer(unescaped.text)
             places = ((unescaped.place(one.end(1)), unescaped.place(one.end())) for one in found)
-            text = _replaced(text, ((start, end, MASK_CREDENTIALS) for start, end in places))
-    return _replaced(text, _named_secrets(text))
+            text = replaced(text, ((start, end, MASK_CREDENTIALS) for start, end in places))
+    return replaced(text, _named_secrets(text))
 
 
-def _replaced(text: str, places: Iterable[tuple[int, int, str]]) -> str:
+def replaced(text: str, places: Iterable[tuple[int, int, str]]) -> str:
     """``text`` with something else at each of these places."""
     parts, at = [], 0
     for start, end, instead in places:
@@ -364,7 +364,7 @@ class _Brackets:
 def _says_what_is_wrong(said: str, tells: bool) -> bool:
     """Whether a text within brackets is none that is a secret: its field tells what is wrong (``tells``), or it reads
     so."""
-    if _is_complaint(said) or (tells and not _RANDOM.fullmatch(said)):
+    if is_complaint(said) or (tells and not _RANDOM.fullmatch(said)):
         return True
     return (
         len(said) <= _LONGEST_COMPLAINT
@@ -373,7 +373,7 @@ def _says_what_is_wrong(said: str, tells: bool) -> bool:
     )
 
 
-def _is_complaint(said: str) -> bool:
+def is_complaint(said: str) -> bool:
     """Whether a text in quotes only says what is wrong with a secret, or is masked already."""
     return said.startswith("[redacted") or (
         len(said) <= _LONGEST_COMPLAINT and (_COMPLAINT.fullmatch(said.strip()) or _SIGN.fullmatch(said)) is not None
@@ -393,7 +393,7 @@ def _place_of_secret(text: str, found: re.Match[str]) -> tuple[int, int, bool] |
         return None  # in prose they are told by what follows
     if kind and found["quote"]:
         secret = _SECRETS[kind].match(text, start)
-        return (start, secret.end(), False) if secret and secret[0] and not _is_complaint(secret[0]) else None
+        return (start, secret.end(), False) if secret and secret[0] and not is_complaint(secret[0]) else None
     if _NO_SECRET.match(text, start):
         return None
     of_header = found["header"] or found["key"] or text[max(0, found.start() - 1) : found.start()] == "-"

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from redrive.errors import SelectorError
-from redrive.redaction import paths, patterns
+from redrive.redaction import pairs, paths, patterns
 from redrive.redaction.masks import MASK, MASK_CREDENTIALS
 from redrive.selectors import Kind, Selector, parse_path
 
@@ -53,7 +53,7 @@ class Redactor:
         if self._paths:
             text = self._by_path(text, 0)
         if self._credentials:  # first: a password in front of a host looks like a mail address
-            text = patterns.without_credentials(text)
+            text = pairs.without_pairs(patterns.without_credentials(text))
         if self._email:
             text = patterns.without_emails(text)
         if self._card:
