@@ -10,7 +10,7 @@ from typing import Final
 
 from redrive.classification.named_fields import BRACKETED
 from redrive.classification.values_and_names import PLAIN_WORD, is_of_consumer
-from redrive.classification.word_lists import WORDS, any_of
+from redrive.classification.word_lists import WORDS, any_of, says
 
 #: So many things in front of a text are taken off, one after the other.
 _MAX_FRONT: Final = 10
@@ -224,7 +224,10 @@ _END = re.compile(
     re.I,
 )
 _LONGEST_END: Final = 90
-_ENDINGS: Final = ("giving up", "gave up", "retr", "dlq", "dead")
+_ENDINGS: Final = (
+    *("giving up", "gave up", "retrying", "will retr", "will be retr", "no more retries", "retries exhausted"),
+    *("to dlq", "to the dlq", "to dead", "to the dead"),
+)
 #: Words that have to be left before such an end.
 _LEFT: Final = 3
 _CLAUSE = re.compile(r"([^:\n\"'(){}=]{3,120}?)(?: \(<\*>[^()\n]{0,30}\))?(?:: | - )(?=[^ ])")
@@ -264,7 +267,7 @@ def without_front(text: str) -> str:
 def without_end(text: str) -> str:
     """``text`` without what consumers and retries say at its end, as long as enough is left."""
     end = text[-_LONGEST_END:].lower()
-    match = _END.search(text, max(0, len(text) - _LONGEST_END)) if any(map(end.__contains__, _ENDINGS)) else None
+    match = _END.search(text, max(0, len(text) - _LONGEST_END)) if says(end, _ENDINGS) else None
     if match is None or len(_TWO_LETTERS_OF_WORDS.findall(text[: match.start()])) < _LEFT:
         return text
     return text[: match.start()]

@@ -165,7 +165,7 @@ def _is_told(settings: Sequence[tuple[str, str]]) -> bool:
 
 def _spoken(text: str) -> list[tuple[str, str]]:
     """``key=value message=words and words key=value``: all of ``text``, of which only messages have words."""
-    if not (match := _KEY.match(text)) or '"' in text:
+    if "=" not in text or '"' in text or not (match := _KEY.match(text)):
         return []
     found: list[tuple[str, str]] = []
     keys = [match, *_KEY.finditer(text, match.end())]

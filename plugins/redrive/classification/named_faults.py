@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from redrive.classification.values_and_names import BLANK
+from redrive.classification.word_lists import says
 
 _UNKNOWN: Final = (
     r"(?:unknown|unrecogni[sz]ed|unsupported|invalid|illegal|undefined|undeclared|unmapped|unhandled|no such)"
@@ -58,45 +59,106 @@ _FAULT: Final = (
     r"(?:error|failure|fault|issue|problem|outage|time-?out|conflict|condition))\w{0,6}"
 )
 
+#: Words that say that something is not known, or not good; that something is demanded; that it was not.
+_NOT_KNOWN: Final = (
+    *("unknown", "unrecogni", "unsupported", "invalid", "illegal", "undefined", "undeclared", "unmapped", "unhandled"),
+    "no ",
+)
+_NOT_GOOD: Final = (
+    *("invalid", "illegal", "negative", "malformed", "unpars", "unsupported", "incorrect", "missing", "unknown"),
+    *("bad ", "wrong "),
+)
+_DEMANDING: Final = (
+    *("must ", "should ", "shall ", "cannot ", "can not ", "can't ", "can\u2019t ", "may not ", "need", "has to "),
+    *("have to ", "ought to ", " negative", " out of ", " not ", " null", " empty", " blank", " required", " missing"),
+    *(" undefined", "< ", "<<", "<=", "<zero"),
+)
+_DENYING: Final = ("not ", "never ", "no ", "nor ", "without ", "kein", "pas ", "aucun", "n't ", "n\u2019t ")
+#: What names a fault, and words of which one, in small letters, is in every text of ASCII where it does.
 _NAMED: Final = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
+    (words, re.compile(pattern, re.IGNORECASE))
+    for words, pattern in (
         # Unknown enum value "X", undefined method `x', Unknown event type: X, has no attribute 'x'
-        rf"\b(?:{_UNKNOWN}|has no|no)(?: [a-z-]{{2,20}})?? {_NOUN}(?: (?:name|named|called))?[:=]? {_NAME}",
+        (
+            _NOT_KNOWN,
+            rf"\b(?:{_UNKNOWN}|has no|no)(?: [a-z-]{{2,20}})?? {_NOUN}(?: (?:name|named|called))?[:=]? {_NAME}",
+        ),
         # HTTP 503 in field "status" is not an allowed value
-        r"\b((?:HTTP )?[1-5][0-9]{2}) (?:in|of) (?:the )?(?:field|column|element|property|attribute)\b",
+        (
+            (" field", " column", " element", " property", " attribute"),
+            r"\b((?:HTTP )?[1-5][0-9]{2}) (?:in|of) (?:the )?(?:field|column|element|property|attribute)\b",
+        ),
         # Invalid status "x" for order <*>, Unknown order state X
-        rf"\b{_UNKNOWN} {_OF_SERVERS}(?:[a-z-]{{2,20}} )?{_STATE}[:=]? ({_QUOTED})",
-        rf"\b{_UNKNOWN} {_OF_SERVERS}[a-z-]{{2,20}} {_STATE}[:=]? ({_BARE})",
+        (
+            _NOT_KNOWN,
+            rf"\b{_UNKNOWN} {_OF_SERVERS}(?:[a-z-]{{2,20}} )?{_STATE}[:=]? ({_QUOTED})",
+        ),
+        (
+            _NOT_KNOWN,
+            rf"\b{_UNKNOWN} {_OF_SERVERS}[a-z-]{{2,20}} {_STATE}[:=]? ({_BARE})",
+        ),
         # No handler for event X, could not find a listener for X, no mapping registered for message type X
-        r"\b(?:no|find(?: an?)?|missing) (?:[a-z-]{2,20} ){0,2}?(?:handler|listener|consumer|subscriber|mapping|mapper|"
-        r"route|processor|binding|converter|serializer|deserializer|parser|schema|strategy|policy|rule|template|workflow|"
-        rf"saga|factory)s? (?:[a-z-]{{2,20}} )??(?:for|of|to handle|named|called):? (?:the )?(?:{_NOUN}:? )?{_NAME}",
+        (
+            ("no ", "find ", "missing "),
+            r"\b(?:no|find(?: an?)?|missing) (?:[a-z-]{2,20} ){0,2}?(?:handler|listener|consumer|subscriber|mapping|mapper|"
+            r"route|processor|binding|converter|serializer|deserializer|parser|schema|strategy|policy|rule|template|workflow|"
+            rf"saga|factory)s? (?:[a-z-]{{2,20}} )??(?:for|of|to handle|named|called):? (?:the )?(?:{_NOUN}:? )?{_NAME}",
+        ),
         # error parsing header X, missing required property: x, invalid value for x, the value of "x" is out of range
-        rf"\b(?:parsing|parse|decode|decoding|convert|interpret) (?:the )?(?:[a-z-]{{2,20}} )?{_NOUN} {_NAME}",
-        rf"\b(?:missing|required|malformed|bad|duplicate|unexpected) (?:[a-z-]{{2,20}} )??{_NOUN}:? {_NAME}",
-        rf"\bvalue (?:for|of) (?:the )?(?:{_SETTING} )?{_NAME}",
+        (
+            ("pars", "decod", "convert", "interpret"),
+            rf"\b(?:parsing|parse|decode|decoding|convert|interpret) (?:the )?(?:[a-z-]{{2,20}} )?{_NOUN} {_NAME}",
+        ),
+        (
+            ("missing", "required", "malformed", "bad ", "duplicate", "unexpected"),
+            rf"\b(?:missing|required|malformed|bad|duplicate|unexpected) (?:[a-z-]{{2,20}} )??{_NOUN}:? {_NAME}",
+        ),
+        (
+            ("value for ", "value of "),
+            rf"\bvalue (?:for|of) (?:the )?(?:{_SETTING} )?{_NAME}",
+        ),
         # cannot import name 'x', cannot read properties of undefined (reading 'x'), invalid literal for int(): 'x'
-        rf"\b(?:import name|reading|invalid literal for [^:\n]{{1,40}}:) ({_QUOTED})",
+        (
+            ("import name", "reading", "invalid literal"),
+            rf"\b(?:import name|reading|invalid literal for [^:\n]{{1,40}}:) ({_QUOTED})",
+        ),
         # timeout is invalid; but: lock is invalid, which has run out
-        rf"({_QUOTED}|time-?outs?|deadline|retry-after|rate[- ]limit|throttl(?:e|ing)) (?:{_SETTING} )?(?:is|are|was) "
-        r"(?:invalid|not valid)",
+        (
+            ("invalid", "not valid"),
+            rf"({_QUOTED}|time-?outs?|deadline|retry-after|rate[- ]limit|throttl(?:e|ing)) (?:{_SETTING} )?(?:is|are|was) "
+            r"(?:invalid|not valid)",
+        ),
         # enum constant X is unknown
-        rf"\b{_NOUN} ({_QUOTED}|[\w$.-]{{1,80}}) (?:is )?(?:unknown|unsupported|unmapped|invalid)\b",
+        (
+            ("unknown", "unsupported", "unmapped", "invalid"),
+            rf"\b{_NOUN} ({_QUOTED}|[\w$.-]{{1,80}}) (?:is )?(?:unknown|unsupported|unmapped|invalid)\b",
+        ),
         # invalid timeout, negative deadline; but: unknown timeout error
-        r"\b(?:invalid|illegal|negative|malformed|unparsable|unparseable|unsupported|incorrect|missing) "
-        r"((?:[a-z-]{2,20} )?(?:time-?out|deadline|retry-after|rate[- ]limit|throttling|throttle))"
-        r"(?! (?:error|exception|occurred|while|after|waiting))\b",
+        (
+            _NOT_GOOD,
+            r"\b(?:invalid|illegal|negative|malformed|unparsable|unparseable|unsupported|incorrect|missing) "
+            r"((?:[a-z-]{2,20} )?(?:time-?out|deadline|retry-after|rate[- ]limit|throttling|throttle))"
+            r"(?! (?:error|exception|occurred|while|after|waiting))\b",
+        ),
         # invalid connection string, unknown failover mode
-        r"\b(?:invalid|illegal|malformed|bad|missing|unknown|unsupported|incorrect|wrong) (?!(?:host|server)\b)"
-        r"([a-z-]{2,20}(?: [a-z-]{2,20})??) "
-        rf"(?:string|format|name|policy|mode|config|configuration|{_SETTING})s?\b",
+        (
+            _NOT_GOOD,
+            r"\b(?:invalid|illegal|malformed|bad|missing|unknown|unsupported|incorrect|wrong) (?!(?:host|server)\b)"
+            r"([a-z-]{2,20}(?: [a-z-]{2,20})??) "
+            rf"(?:string|format|name|policy|mode|config|configuration|{_SETTING})s?\b",
+        ),
         # connection timeout cannot be negative, 'retry-after' is not a valid number, timeout value <*> is out of range
-        rf"({_QUOTED}|(?<![\w.-])[a-z_][\w.-]{{0,60}}(?: [a-z_][\w.-]{{0,60}}){{0,2}}?)(?: {_SETTING})?:?"
-        rf"(?: [\"'(-]?<\*>[a-z\"')]{{0,4}})? {_DEMANDED}",
+        (
+            _DEMANDING,
+            rf"({_QUOTED}|(?<![\w.-])[a-z_][\w.-]{{0,60}}(?: [a-z_][\w.-]{{0,60}}){{0,2}}?)(?: {_SETTING})?:?"
+            rf"(?: [\"'(-]?<\*>[a-z\"')]{{0,4}})? {_DEMANDED}",
+        ),
         # not a network error, never timed out, wasn't throttled, without a timeout
-        r"(?:\b(?:not|never|no|nor|without|kein(?:e[nrms]?)?|pas (?:une?|de)|aucune?)|n[\u2019']t) "
-        rf"(?:(?:yet|been|being|due to|because of|caused by|related to|an?|the|any) ){{0,3}}({_FAULT})",
+        (
+            _DENYING,
+            r"(?:\b(?:not|never|no|nor|without|kein(?:e[nrms]?)?|pas (?:une?|de)|aucune?)|n[\u2019']t) "
+            rf"(?:(?:yet|been|being|due to|because of|caused by|related to|an?|the|any) ){{0,3}}({_FAULT})",
+        ),
     )
 )
 
@@ -165,11 +227,14 @@ _CLAUSE_ENDS: Final = ".;!?\n。；！？"
 
 def without_named_faults(text: str) -> str:
     """``text``, masked, with :data:`BLANK` instead of faults that it only names."""
-    for pattern in _NAMED:
-        text = pattern.sub(_blanked, text)
-    if not text.isascii() or any(map(text.lower().__contains__, _DEMANDS)):
-        text = _without_demanded(text)
-    return text
+    for words, pattern in _NAMED:
+        if _may_say(text, words):
+            text = pattern.sub(_blanked, text)
+    return _without_demanded(text) if _may_say(text, _DEMANDS) else text
+
+
+def _may_say(text: str, words: tuple[str, ...]) -> bool:
+    return not text.isascii() or says(text.lower(), words)
 
 
 def _without_demanded(text: str) -> str:

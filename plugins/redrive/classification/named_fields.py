@@ -7,7 +7,7 @@ JSON (``$.lines[3].weight``), ajv's ``data/lines/3/weight must``, FluentValidati
 import re
 from typing import Final
 
-from redrive.classification.word_lists import any_of
+from redrive.classification.word_lists import any_of, says
 
 #: [email] can't be blank: what is said of a field, and of no logger and no thread that says it.
 BRACKETED: Final = (
@@ -41,13 +41,16 @@ _INDEXED_PATH = re.compile(
     r"(?![\w(\[])"
 )
 # data/passengers/1/birthDate must match format "date"
+_ROOTS = ("data/", "body/", "instance/")
 _OF_AJV = re.compile(r"(?<![\w/.])(?:data|body|instance)((?:/(?:<\*>|\w{1,40})){1,8})(?= (?:must|should)\b)")
 # was missing required properties including: 'BrokerId'
+_BEFORE_BEHIND = (": [", ": '", ': "')
 _NAMED_BEHIND = re.compile(
     r"(\b(?:[Ff]ields?|[Pp]ropert(?:y|ies)|[Cc]olumns?|[Pp]arameters?|[Aa]ttributes?|[Aa]rguments?)(?: [a-z]+){0,3}): "
     r"(?=\[?['\"]?[A-Za-z_]\w{0,60}['\"]?\]?(?:[.,; ]|$))(?=[\['\"])"
 )
 # 'Birth Date' must not be empty, as FluentValidation tells it
+_BEHIND_VALIDATED = ("' must", "' should", "' may not", "' cannot", "' is not", "' has a")
 _VALIDATED = re.compile(
     r"(?:(?<=^)|(?<=[:;] )|(?<=-- ))'([A-Z][A-Za-z]{0,40}(?:[. ]{1,2}[A-Z][A-Za-z]{0,40}){0,4})'"
     r"(?= (?:must|should|may not|cannot|is not in|is not a valid email|has a)\b)"
@@ -55,6 +58,7 @@ _VALIDATED = re.compile(
 _PART_OF_PATH = re.compile(r"(?<=[.])[A-Za-z_]\w*")
 _AT_PATH = re.compile(r" at path (?=[\"'][A-Za-z_][\w.]{0,60}[\"'])")
 # 'Sku' is a required property: what it is comes behind the name
+_WORDS_OF_REQUIRED = ("required", "missing", "mandatory", "unexpected", "unknown")
 _REQUIRED = re.compile(
     r"(?<![Ff]ield )(?<!olumn )(?<!roperty )(?<!ribute )(?<!arameter )(?<![Kk]ey )(['\"])([\w.$-]{1,60})\1"
     r"(?= (?:is|was) (?:an? )?(?:required|missing|mandatory|unexpected|unknown)\b)"
@@ -86,24 +90,24 @@ def with_fields_named(text: str) -> str:
         text = _JSON_PATH.sub(_of_json_path, text)
     if ":<*>)" in text:
         text = _PLACE.sub(r"(at '\1')", text)
-    if text.endswith("<*>") and _ASSERTED.search(text):
+    if text.endswith("<*>") and "ssert" in text and _ASSERTED.search(text):
         text = _PLACE_OF_ASSERTION.sub(r" (at '\1')", text)
     if "lass" in text:
         text = _CLASS_LOADED.sub(_of_class, text)
     if "]." in text:
         text = _INDEXED_PATH.sub(_of_indexed_path, text)
-    if "/" in text:
+    if says(text, _ROOTS):
         text = _OF_AJV.sub(_of_ajv, text)
-    if ": " in text:
+    if says(text, _BEFORE_BEHIND):
         text = _NAMED_BEHIND.sub(r"\1: field ", text)
-    if "'" in text:
+    if says(text, _BEHIND_VALIDATED):
         text = _VALIDATED.sub(_validated, text)
     if "/<*>" in text:
         text = _WITH_ARITY.sub(r"\1()", text)
     text = _NAMED_LAST.sub(r"\1 '\2'", text)
     if " at path " in text:
         text = _AT_PATH.sub(" at field ", text)
-    return _REQUIRED.sub(r"field '\2'", text) if "'" in text or '"' in text else text
+    return _REQUIRED.sub(r"field '\2'", text) if says(text, _WORDS_OF_REQUIRED) else text
 
 
 def _of_class(match: re.Match[str]) -> str:

@@ -17,7 +17,7 @@ from redrive.classification.dress import TWO_LETTERS, without_end, without_front
 from redrive.classification.error_fields import BETWEEN
 from redrive.classification.stack_traces import CUT, FRAME, Trace, may_tell_its_file, with_its_file
 from redrive.classification.values_and_names import phrase
-from redrive.classification.word_lists import any_of
+from redrive.classification.word_lists import any_of, says
 from redrive.classification.wordings import as_others_say
 
 MAX_TEMPLATE: Final = 1000
@@ -35,6 +35,11 @@ _INNER: Final = re.compile(
     r"nested exception is|Write error: (?=WriteError)|[Ww]ith linked exception:?\s*\[|[Cc]aused by:?|"
     r"[( ,;][Cc]ause(?:d by)?[:=]|[Rr]oot cause:?|--->|"
     r"(?<!End of )[Ii]nner exception(?: is)?:?|[Ee]rror_?[Mm]essage[:=]|reply-text=|(?<=[{ ,])message=)\s*"
+)
+#: One of these is in every text of which it finds some, lower case.
+_WORDS_OF_INNER: Final = (
+    *("cause", "inner exception", "linked exception", "nested exception is", "errormessage", "error_message"),
+    *("message=", "reply-text=", "--->", "lost task ", "write error: "),
 )
 # What is said after the failure: what was done meanwhile, and that the text was cut short.
 _WHILE: Final = re.compile(
@@ -78,6 +83,7 @@ _NESTED = re.compile(r" \| |[()]")
 _NO_REASON = re.compile(
     r"(?<!\S)(?!\w*(?:code|reason|error|type|field|param|name|property|path|column)=)\w+=\S+ ?(?:\| )?"
 )
+_PAGES: Final = ("<html", "<!doctype")
 _HTML = re.compile(r"[:;\s]\s{0,9}<(?:!doctype|html)\b.*", re.I | re.S)
 # '{"urn:iso:std:iso:<*>":ChrgBr}'. One of '{..}' is expected: as SAX calls an element, and what could stand there
 _OF_SCHEMA = re.compile(r"'\{\"[^\"\n]{1,200}\":([A-Za-z][\w.-]{0,80})\}'")
@@ -148,11 +154,16 @@ def _said(text: str) -> str:
     """The template of prose: the innermost cause, without decoration."""
     if "\\n" in text:  # of a text that was printed
         text = _PRINTED_BREAK.sub("\n", text)
-    if (page := _HTML.search(text)) and len(TWO_LETTERS.findall(text[: page.start()])) >= _WORDS_BEFORE:
+    if (
+        says(text.lower(), _PAGES)
+        and (page := _HTML.search(text))
+        and len(TWO_LETTERS.findall(text[: page.start()])) >= _WORDS_BEFORE
+    ):
         text = text[: page.start()]
     text = printed_errors.told(text)
     text = _one_line(text)
-    for match in reversed([*_INNER.finditer(text)][-_MAX_CAUSES:]):
+    inner = [*_INNER.finditer(text)] if says(text.lower(), _WORDS_OF_INNER) else []
+    for match in reversed(inner[-_MAX_CAUSES:]):
         rest = text[match.end() :].strip()
         while rest.endswith(")") and rest.count(")") > rest.count("("):
             rest = rest[:-1]
@@ -164,7 +175,7 @@ def _said(text: str) -> str:
     if mapped := _MAPPED.search(text):
         text = _SQL.sub("", text[mapped.end() :]).rstrip(" ;)]")
     end = text[-_LONGEST_END:]
-    cut = _CUT_SHORT.search(text, len(text) - len(end)) if any(map(end.__contains__, _CUT_SIGNS)) else None
+    cut = _CUT_SHORT.search(text, len(text) - len(end)) if says(end, _CUT_SIGNS) else None
     text = without_end(without_front(text[: cut.start()] if cut else text))
     if (
         "hile " in text

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from redrive.classification import rule_table
 from redrive.classification.causes import PROFILES, Cause
 from redrive.classification.rule_table import SHORTEST_LITERAL, Tier
-from redrive.classification.word_lists import WORDS
+from redrive.classification.word_lists import WORDS, says
 
 
 class Finding(NamedTuple):
@@ -54,6 +54,7 @@ _RAISED: Final = Cause.APPLICATION_BUG
 # In the order of asking: stage by stage, within a stage as in the table.
 _STAGE_OF: Final = {Tier.SAID: 0, Tier.USUAL: 0, Tier.GENERIC: 1, Tier.LAST: 2}
 _ORDERED: Final = tuple(sorted(RULES, key=lambda rule: rule.tier))
+_STAGES_OF: Final = tuple(_STAGE_OF[rule.tier] for rule in _ORDERED)
 _PATTERNS: Final = tuple(re.compile(rule.pattern, re.ASCII) if rule.pattern else None for rule in _ORDERED)
 _LOOSE_PATTERNS: Final = tuple(
     re.compile(rule.loose_pattern, re.ASCII) if rule.loose_pattern else None for rule in _ORDERED
@@ -91,7 +92,7 @@ def _index() -> dict[str, list[_Literal]]:
 
 
 def _grams(text: str) -> set[str]:
-    return {text[at : at + SHORTEST_LITERAL] for at in range(len(text) - SHORTEST_LITERAL + 1)}
+    return set(map("".join, zip(*(text[at:] for at in range(SHORTEST_LITERAL)), strict=False)))
 
 
 # Names such as ``TooManyRequestsException`` and ``RATE_LIMIT_EXCEEDED`` say the same as the words in them.
@@ -99,23 +100,29 @@ _WORDS: Final = re.compile(
     r"(?<![A-Za-z0-9_-])[A-Za-z]{1,40}(?:[_-][A-Za-z]{1,40}){1,8}|(?<![A-Za-z])[A-Z]?[a-z]{1,40}(?:[A-Z][a-z]{1,40}){1,10}",
     re.ASCII,
 )
+# A letter or a hyphen first, of which there are few, and then what is before it.
+_MAY_BE_WORDS: Final = re.compile(r"[A-Z_-](?<=[A-Za-z][_-]|[a-z][A-Z])(?=[A-Za-z])", re.ASCII)
 _HUMPS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|[_-]", re.ASCII)
 
 
 # Of what a text tells beside a failure, the name of a field is no failure: lockToken=7, backOffMultiplier = 5.0,
 # "rateLimit":, (content-type: x).
 # A name that says what failed, or how often, may be one.
-_FIELD_NAME: Final = re.compile(
-    r"(?<![\w.<-])(?![\w-]{0,80}(?i:err|code|status|reason|cause|except|fault|fail|count|attempt|deliver|retr|exceed|lost|"
-    r"expired|invalid|denied|missing|unknown|refus|reject|unavail))"
+_NAME_AND_VALUE: Final = (
     r"(?:(?:[A-Za-z]{1,40}(?:[_-][A-Za-z]{1,40}){1,8}|[A-Za-z]{1,40}[a-z][A-Z][A-Za-z]{1,80})(?==[^=\s]| = [^=\s]|\"\s?:)|"
-    r"(?:(?<=[(])|(?<=, ))(?:[a-z]{1,40}[A-Z][A-Za-z]{1,80}|[a-z]{1,40}(?:[_-][a-z]{1,40}){1,4})(?=: [^\s]))",
+    r"(?:(?<=[(])|(?<=, ))(?:[a-z]{1,40}[A-Z][A-Za-z]{1,80}|[a-z]{1,40}(?:[_-][a-z]{1,40}){1,4})(?=: [^\s]))"
+)
+_FIELD_NAME: Final = re.compile(
+    # what costs most, last
+    rf"(?=[A-Za-z])(?<![\w.<-])(?={_NAME_AND_VALUE})"
+    r"(?![\w-]{0,80}(?i:err|code|status|reason|cause|except|fault|fail|count|attempt|deliver|retr|exceed|lost|"
+    rf"expired|invalid|denied|missing|unknown|refus|reject|unavail)){_NAME_AND_VALUE}",
     re.ASCII,
 )
 
 
 # (1364, "Field 'brim' ..."): a number and a message, as Python's drivers print an error.
-_PRINTED_CODE: Final = re.compile(r"\(([0-9]{3,5})(?=, [bu]?[\"'])", re.ASCII)
+_PRINTED_CODE: Final = re.compile(r"\((?=[0-9]{3,5}, [bu]?[\"'])", re.ASCII)
 
 
 # MongoServerError, servererrors.InvalidQueryException: what a driver raises for whatever its server answered. That the
@@ -131,11 +138,13 @@ def _view(text: str) -> str:
     """What rules look at: lower case, and below it the names with their words apart; without the names of fields."""
     if len(text) > 2 * _LOOKED_AT:
         text = text[:_LOOKED_AT] + "\n" + text[-_LOOKED_AT:]
-    if "=" in text or '":' in text or ": " in text:
+    has_names = _MAY_BE_WORDS.search(text) is not None
+    if has_names and ("=" in text or '":' in text or ": " in text):
         text = _FIELD_NAME.sub("", text)
-    text = _PRINTED_CODE.sub(r"(error \1", text)
-    text = _OF_A_SERVER.sub("Error", text)
-    names = _WORDS.findall(text)
+    text = _PRINTED_CODE.sub("(error ", text)
+    if "ServerError" in text or "servererrors" in text:
+        text = _OF_A_SERVER.sub("Error", text)
+    names = _WORDS.findall(text) if has_names else []
     return text.lower() + "\n" + "\n".join(_HUMPS.sub(" ", name).lower() for name in names) if names else text.lower()
 
 
@@ -144,6 +153,11 @@ _DEEPER: Final = re.compile(
     r"caused by:? |while trying to deserialize arguments: |nested exception is |---> |\[cause\]:? |cause by: |with root cause\n|root cause:? |inner exception:? |"
     r"lost task [^ \n]{1,12} in stage [^\n]{1,80}executor [^ \n)]{1,12}\): |innerexception:? |previous exception:? |exception_cause[\"']?[:=] ?",
     re.IGNORECASE | re.ASCII,
+)
+#: One of these is in every text of which :data:`_DEEPER` finds some, lower case.
+_WORDS_OF_DEEPER: Final = (
+    *("cause", "inner exception", "innerexception", "previous exception", "nested exception is "),
+    *("--->", "lost task ", "deserialize arguments: "),
 )
 # Python names the deepest first and says so between the two.
 _PYTHON_CHAIN: Final = "The above exception was the direct cause of the following exception"
@@ -201,8 +215,8 @@ def _find_in(parts: Sequence[str]) -> Finding | None:
         for depth, (view, numbers) in enumerate(zip(views, candidates, strict=True)):
             for number in numbers:
                 rule, pattern = _ORDERED[number], _PATTERNS[number]
-                at_root = depth == 0 and stage == 0 and len(views) > 1 and rule.id in _PLAIN_BUGS
-                if (_STAGE_OF[rule.tier] == stage or at_root) and (
+                at_root = stage == 0 and depth == 0 and len(views) > 1 and rule.id in _PLAIN_BUGS
+                if (_STAGES_OF[number] == stage or at_root) and (
                     pattern is None
                     or pattern.search(view) is not None
                     or ((loose := _LOOSE_PATTERNS[number]) is not None and _may_mean(loose, view))
@@ -265,18 +279,23 @@ def is_of_business(text: str) -> bool:
 
 def says_nothing(text: str) -> bool:
     """Whether a masked text has no word but of machines and of anything: *see the log*, *scheduled in 2 s*."""
-    return {*_PLAIN_WORDS.findall(_view(text))} <= _MACHINES | _ANYTHING | _PASSING
+    return _words_in(_view(text)) <= _MACHINES | _ANYTHING | _PASSING
 
 
 _PASSING: Final = frozenset(WORDS["of_passing"])
 _MACHINES: Final = frozenset(WORDS["of_machines"])
 _ANYTHING: Final = frozenset(WORDS["of_anything"])
 _PLAIN_WORDS: Final = re.compile(r"[^\W\d_]{1,40}")
+_ASCII_WORDS: Final = re.compile(r"[a-z]{1,40}", re.ASCII)
+
+
+def _words_in(view: str) -> set[str]:
+    return {*(_ASCII_WORDS if view.isascii() else _PLAIN_WORDS).findall(view)}
 
 
 def _is_of_machines(view: str, said: str = "") -> bool:
     """Whether a text is about machines, or about nothing, but for what it ``said`` in words that may mean both."""
-    words = {*_PLAIN_WORDS.findall(view)}.difference(said.split())
+    words = _words_in(view).difference(said.split())
     return not words.isdisjoint(_MACHINES) or "://" in view or words <= _ANYTHING
 
 
@@ -297,7 +316,7 @@ def _parts(text: str) -> Iterator[str]:
     else:
         blocks = [text]
     for block in blocks:
-        parts = _DEEPER.split(block, maxsplit=_MAX_PARTS)
+        parts = _DEEPER.split(block, maxsplit=_MAX_PARTS) if says(block.lower(), _WORDS_OF_DEEPER) else [block]
         yield from (part for part in reversed(parts) if part.strip())
 
 

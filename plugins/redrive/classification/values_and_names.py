@@ -15,7 +15,7 @@ from string import ascii_lowercase, digits
 from typing import Final
 
 from redrive.classification.named_fields import with_fields_named
-from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS, any_of
+from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS, any_of, says
 
 BLANK: Final = "<*>"
 
@@ -50,19 +50,21 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 # A letter of any script is [^\W\d_]; of a word it is not the middle: (?<![^\W_]).
 _TOKEN = re.compile(
-    r"<<\*>>|<\*>(?:[-_.]{0,2}(?:<\*>|[^\W_]+))*|<(?:path|lib)>[^\s\"'`,;()\[\]{}<>|]*"
+    # what most tokens are, first: nothing below begins as they do
+    r"\s+"
+    r"|(?:https?|wss?|ftps?|sftp|s3a?|gs|abfss?|hdfs|file|amqps?|tcp|redis|postgres(?:ql)?|mysql|jdbc:[a-z]+|"
+    r"mongodb(?:\+srv)?|queue|topic|persistent)://(?P<url>[^\s\"'`,;()\[\]{}|]*)"
+    r"|(?P<segment>(?<![^\W_])[A-Z][A-Z0-9]{2}(?:\^[0-9]{1,2}){1,4}(?![\w^]))"
+    r"|(?P<arn>arn:[^\s\"',;()]+)"
+    r"|(?P<word>[^\W_][\w$<*>@#%+-]*(?:(?:[.:/\\]|->)+[\w$<*>@#%+-]+)*|_[\w.<*>]+)"
+    r"|<<\*>>|<\*>(?:[-_.]{0,2}(?:<\*>|[^\W_]+))*|<(?:path|lib)>[^\s\"'`,;()\[\]{}<>|]*"
     r"|\\?\"(?P<double>(?:[^\"\n\\]|\\(?!\")){0,200})\\?\""
     r"|\u00bb(?P<german>[^\u00bb\u00ab\n]{0,200})\u00ab|\u00ab\s?(?P<french>[^\u00bb\u00ab\n]{0,200}?)\s?\u00bb"
     r"|\u201e(?P<low>[^\u201c\u201d\u201e\n]{0,200})[\u201c\u201d]|\u201c(?P<high>[^\u201c\u201d\n]{0,200})\u201d"
     r"|\u2018(?P<single>[^\u2018\u2019\n]{0,200})\u2019|\u300c(?P<corner>[^\u300c\u300d\n]{0,200})\u300d"
     r"|`(?P<back>[^`'\n]{0,200})[`']|(?<![^\W_])'(?P<straight>[^'\n]{0,200})'(?![^\W_])"
     r"|\[(?P<bracket>[^\[\]\"'\n]{0,120})\]"
-    r"|(?:https?|wss?|ftps?|sftp|s3a?|gs|abfss?|hdfs|file|amqps?|tcp|redis|postgres(?:ql)?|mysql|jdbc:[a-z]+|"
-    r"mongodb(?:\+srv)?|queue|topic|persistent)://(?P<url>[^\s\"'`,;()\[\]{}|]*)"
-    r"|(?P<segment>(?<![^\W_])[A-Z][A-Z0-9]{2}(?:\^[0-9]{1,2}){1,4}(?![\w^]))"
-    r"|(?P<arn>arn:[^\s\"',;()]+)"
-    r"|(?P<word>[^\W_][\w$<*>@#%+-]*(?:(?:[.:/\\]|->)+[\w$<*>@#%+-]+)*|_[\w.<*>]+)"
-    r"|\s+|."
+    r"|."
 )
 _DIGIT = re.compile(r"[0-9]|<\*>")
 # What has digits and is a name all the same: ORA-00060, 42S02, ENOENT, NOT_FOUND, 503; utf8, x509, S3.
@@ -133,10 +135,16 @@ PARTICLES: Final = (
     "di",
 )
 _PARTICLES = f"(?:{'|'.join(PARTICLES)})"
-_NAMED = re.compile(rf"(?<=[^\W\d_A-Z,(] ){_CAPITAL}(?:(?: {_PARTICLES}\b){{0,2}} {_CAPITAL}){{1,3}}(?![\w-])")
+# A capital letter, and a word of more than one, behind a blank.
+_BEFORE_CAPITAL = re.compile(rf" [{_CAPITALS}]")
+_BEFORE_SHOUTED = re.compile(r" [A-Z][A-Z0-9_-]")
+# The letter first and then what is before it: almost every position fails at it.
+_NAMED = re.compile(
+    rf"[{_CAPITALS}](?<=[^\W\d_A-Z,(] .)[\w'-]*[^\W\d_A-Z](?:(?: {_PARTICLES}\b){{0,2}} {_CAPITAL}){{1,3}}(?![\w-])"
+)
 # Dr Brandt, Mme van der Berg
 _TITLED = re.compile(
-    r"(?<![^\W_])((?:[Dd]r|Dre|Prof|M[.]|Mme|Mlle|Mr|Mrs|Ms|Herrn?|Frau|Señora?)[.]?)"
+    r"(?=[DdPMHFS])(?<![^\W_])((?:[Dd]r|Dre|Prof|M[.]|Mme|Mlle|Mr|Mrs|Ms|Herrn?|Frau|Señora?)[.]?)"
     rf"(?: {_PARTICLES}\b){{0,2}} {_CAPITAL}(?:(?: {_PARTICLES}\b){{0,2}} {_CAPITAL}){{0,2}}(?![\w-])"
 )
 # postal code 91547: only codes of failures name something
@@ -163,10 +171,10 @@ _CODE_IN_SCRIPT = re.compile(
     r"(?![0-9A-Za-z.,:-])"
 )
 # 451-4.3.0, as 451 4.3.0
-_ENHANCED = re.compile(r"(?<![\w.])([45][0-9]{2})-(?=[45][.][0-9][.][0-9])")
-_SHORT_NUMBER = re.compile(r"(?<=[ =])[0-9]{1,2}(?:[A-Z](?![\w])|(?![\w.:-]))")
+_ENHANCED = re.compile(r"([45](?<![\w.].)[0-9]{2})-(?=[45][.][0-9][.][0-9])")
+_SHORT_NUMBER = re.compile(r"[ =][0-9]{1,2}(?:[A-Z](?![\w])|(?![\w.:-]))")
 # exit code -1073741819: of Windows, where others write 0xC0000005; masks have left no other number of so many digits
-_SIGNED_STATUS = re.compile(r"(?<![\w.-])-([0-9]{9,10})(?![\w.,:-])")
+_SIGNED_STATUS = re.compile(r"-(?<![\w.-]-)([0-9]{9,10})(?![\w.,:-])")
 # XGLU^Glucose^L, as HL7 writes a code of a catalogue
 _CODED_VALUE = re.compile(r"(?<![^\s(\[])[A-Za-z0-9._-]{1,40}\^[^\s^()]{2,80}\^[A-Za-z0-9]{1,20}(?![\w^])")
 # 'duration'='PT30M'
@@ -177,7 +185,7 @@ _FORMS = (
     r"SAS|B[.]V|N[.]V|ApS|A/S|Oyj|Pty(?: Ltd)?|K[.]K|Sp[.] z o[.]o)"
 )
 _SMALL_FORMS = r"(?:AG|KG|OHG|AS|AB|SA|SE|NV|BV|Oy|SL|Co)"
-_LEGAL_FORM = re.compile(rf"(?<= )(?:{_FORMS}|{_SMALL_FORMS})(?![\w-])")
+_LEGAL_FORM = re.compile(rf" (?:{_FORMS}|{_SMALL_FORMS})(?![\w-])")
 _COMPANY = re.compile(
     r"(?<![\w/.-])(?:[^\W\d_a-z][\w'\u2019.-]{1,30} (?:(?:&|and|und|et|y|of|de) )?){1,4}" + _FORMS + r"(?![\w-])[.]?"
 )
@@ -191,6 +199,7 @@ _MEDIA_TYPE = re.compile(
     r"(?<![\w/])(?:text|application|image|audio|video|multipart)/[\w.+-]{1,80}(?:; ?charset=[\w-]{1,20})?"
 )
 # by hpark, par l'utilisateur ortiz, by LAB2; who has a name with a capital may be what refused
+_WHO_DID = ("by ", "par ", "durch ", "por ", "von ")
 _BY = re.compile(
     r"(?<![^\W_])((?:by|par|durch|por) (?:user |utilisateur |l'utilisateur |usuario |Benutzer )?)"
     r"(?!signal-)([a-z\u00df-\u00ff][\w.-]{1,40}|[A-Z]{5,14}|[^\W\d_][\w.-]{0,20}[0-9_][\w.-]{0,20})"
@@ -215,6 +224,8 @@ _OF_TYPES = re.compile(rf"(?<![^\W_])(?:{any_of('of_types')})", re.I)
 # seq=<*> dest=<*>: what was at hand, behind what is said
 _CONTEXT = re.compile(r"(?<=[^\s:,;=(])(?:[ ,;]{1,2}\w[\w.-]{0,40}=<\*>){1,20}(?=[ .]*$)")
 # found: String, got null, but was HashMap: what came instead
+# _WORDS_OF_X: one of these is in every text in which _X is found.
+_WORDS_OF_FOUND = ("found", "received", "actual", "given", "got", "was")
 _FOUND = re.compile(
     r"(?=[fragb,])(?<!not )\b((?:found|received|actual|given|got)(?: value| type)?: |"
     r"(?:but|,) (?:was |is )?(?:got|found|received|given|was):? )"
@@ -256,7 +267,8 @@ _ROLE = re.compile(
 )
 # not authorized for product D
 _LETTER = re.compile(
-    rf"(?<![^\W_])((?:for|of|in|at|from|to|with) (?!(?:{any_of('names')}|type|option|flag|drive)\b)[a-z]{{3,20}}) [A-Z]"
+    rf"(?=[foiatw])(?<![^\W_])((?:for|of|in|at|from|to|with) "
+    rf"(?!(?:{any_of('names')}|type|option|flag|drive)\b)[a-z]{{3,20}}) [A-Z]"
     r"(?=[.,;)]?(?:$|\s))(?! [A-Z])"
 )
 # lane PLGDN -> JPOSA
@@ -276,6 +288,10 @@ _NOT_ASKED = re.compile(
     r"\b(?:tls|TLS|x509|certificate|SSL|ssl|ECONNREFUSED|ENOTFOUND|ERR_NAME_NOT_RESOLVED|"
     r"ERR_CONNECTION_REFUSED|getaddrinfo|dial tcp|no such host|"
     r"[Cc]onnection refused|[Nn]ame or service not known)\b"
+)
+_WORDS_OF_NOT_ASKED = (
+    *("tls", "TLS", "x509", "certificate", "ssl", "SSL", "ECONN", "ENOTFOUND", "ERR_NAME_NOT", "ERR_CONN"),
+    *("getaddrinfo", "dial tcp", "no such host", "onnection refused", "service not known"),
 )
 _URL = re.compile(rf"(?:\b(?:{METHOD}|{METHOD.lower()}) )?\"?https?://[^\s\"'`,;()\[\]{{}}|]{{1,300}}\"?")
 # für 王伟: in a text of another script
@@ -302,9 +318,10 @@ _PLATE = re.compile(
     r"\u8d63\u9102\u6842\u7518\u664b\u8499\u9655\u5409\u95fd\u8d35\u7ca4\u9752\u85cf\u5ddd\u5b81\u743c]<\*>(?![\w])"
 )
 # VAT registration FR <*>
-_COUNTRY_OF = re.compile(r"(?<![\w/.-])[A-Z]{2} (?=<\*>)")
+_COUNTRY_OF = re.compile(r"[A-Z](?<![\w/.-].)[A-Z] (?=<\*>)")
 _SAYS = re.compile(r"(?:Error|Exception): ")
 # Where a broker says why it gave a message up, the queues that it names say nothing.
+_WORDS_OF_GIVEN_UP = ("dead", "deliver")
 _GIVEN_UP = re.compile(r"dead[- ]?letter|redeliver|delivery (?:attempts|count|limit)|max[\w ]{0,8} deliver", re.I)
 _TO = frozenset(["from", "to"])
 _OF_BROKER = re.compile(
@@ -366,6 +383,7 @@ _BEFORE_VALUE = re.compile(
     rf"(?=[A-Zn€$£¥+#№])(?:(?:{any_of('currencies')})(?![^\W])|€|[$]|£|¥|[+#№]|"
     r"(?<![^\W])(?:[Nn][°º]|[Nn]r[.]|[Nn]o[.]|[Nn]úm[.]|[Nn]um[.])) ?(?=<\*>)"
 )
+_MAY_BE_BEFORE_VALUE = re.compile(rf"[{''.join(sorted({word[-1] for word in WORDS['currencies']}))}€$£¥+#№°º.] ?<\*>")
 _DATE = re.compile(rf"(?=[<JFMASOND])(?:<\*>[., ]{{1,2}})?(?:{any_of('months')})[. ]{{1,2}}<\*>(?:,? <\*>)?")
 _RUN_OF_VALUES = re.compile(
     r"<\*>(?:(?:[ ]?[,;/:.+x\u2013-]|[ ]and|[ ]or|[ ]und|[ ]et|[ ]on|[ ]of|[ ]out of|[ ]?\u3001|[ ]?&)?[ ]?<\*>)+"
@@ -379,9 +397,11 @@ _OF_NOUN = re.compile(
 # lager BER1: whether the word in front is one of the nouns is looked up
 _NOUN_SHOUTED = re.compile(r"(?<![^\W_])([^\W\d_]{2,20}) (?:[A-Z][A-Z0-9]{1,11}|[A-Z]{2,6}[-_][A-Z0-9]{1,8})(?![^\W])")
 _NOUNS = frozenset(WORDS["nouns"])
-_COUNTRY = re.compile(rf"(?<![^\W])(to|in|from|for|into) (?!(?:{any_of('no_countries')})\b)[A-Z]{{2}}(?![\w-])")
+_COUNTRY = re.compile(
+    rf"(?=[tif])(?<![^\W])(to|in|from|for|into) (?!(?:{any_of('no_countries')})\b)[A-Z]{{2}}(?![\w-])"
+)
 # on ward EE, in tablespace USERS: what one of many things is called, unless its kind names what is broken
-_BEFORE_CAPITALS = re.compile(r"[a-z] [A-Z]{2}")
+_BEFORE_CAPITALS = re.compile(r" [A-Z](?<=[a-z] .)[A-Z]")
 _ONE_OF_A_KIND = re.compile(
     rf"(?<![^\W_])((?:in|on|of|at|to|from|for|by|with) (?:the )?"
     rf"(?!(?:{any_of('names')}|{any_of('of_failures')}|{any_of('stop')}|state|"
@@ -408,17 +428,44 @@ def _of_unknown(match: re.Match[str]) -> str:
     return match[0] if match[1].split()[-1].lower() in HOLDERS else f"{match[1]} <*>"
 
 
-#: Where a text has one of the literals, the kind of a value and the value, and what to read instead.
+#: Where a text has one of the literals in small letters (where there are none, a capital behind a blank), the kind of a
+#: value and the value, and what to read instead.
 _TOLD_VALUES: Final = (
-    (("-", "\u2192", "\u2013"), _LANE, r"\1 <*>"),
-    ((), _QUEUE, _of_holder),
-    ((": ",), _QUEUES, r"\1: <*>"),
-    ((), _ROLE, r"\1 <*>"),
-    ((), _UNKNOWN, _of_unknown),
-    ((), _SUBJECT, r"\1 <*>"),
+    (("lane ", "route ", "leg ", "sector ", "segment ", "relation "), _LANE, r"\1 <*>"),
+    (
+        (
+            *("topic ", "queue ", "stream ", "subscription ", "exchange "),
+            *("container ", "pod ", "node ", "namespace "),
+        ),
+        _QUEUE,
+        _of_holder,
+    ),
+    (("group: ", "groups: ", "topic: ", "topics: "), _QUEUES, r"\1: <*>"),
+    (
+        (
+            *("beneficiary ", "customer ", "supplier ", "vendor ", "patient ", "employee ", "merchant ", "partner "),
+            *("passenger ", "guest ", "driver ", "kunde ", "lieferant ", "mitarbeiter ", "patientin "),
+            *("bénéficiaire ", "fournisseur "),
+        ),
+        _ROLE,
+        r"\1 <*>",
+    ),
+    (("unknown", "unsupported", "invalid", "unrecogni", "unexpected", "illegal"), _UNKNOWN, _of_unknown),
+    (
+        ("caller ", "user ", "principal ", "client ", "tenant ", "member ", "subject "),
+        _SUBJECT,
+        r"\1 <*>",
+    ),
     ((), _LETTER, r"\1 <*>"),
-    (("ser ", " for "), _SIGNED_IN, r"\1 <*>"),
-    (("alue ",), _VALUE_OF, r"\1 <*> "),
+    (
+        (
+            *("user ", "password for", "publickey for", "login for", "sign-in for", "signin for"),
+            *("authentication for", "credentials for"),
+        ),
+        _SIGNED_IN,
+        r"\1 <*>",
+    ),
+    (("value ",), _VALUE_OF, r"\1 <*> "),
 )
 # (limit: 5, user: ana); two and more of ", client: x, server: y"; qty=5
 _LISTED = re.compile(rf"([(\uff08,] ?(?:{any_of('nouns')})):? [\w.@-]+(?=[),\uff09])", re.I)
@@ -434,6 +481,7 @@ _DUMP = re.compile(
     r"(?:, )?(?:full error: )?\{(?:[^{}\n]{0,400}?['\"]?\w+['\"]?: ){2}(?:[^{}\n]|\{[^{}\n]{0,300}\}){0,1500}\}?|"
     r"<[A-Z]\w{2,60} [a-z_]{1,30}: [^\n]*"
 )
+_MAY_BE_DUMP = re.compile(r"\{|<[A-Z]")
 _ERROR_IN_DUMP = re.compile(
     r"(?:error|code|error_?code|reason)['\"]?: ['\"]?([A-Za-z]+(?:[_.-][A-Za-z]+)+|[A-Z]{2,6}[0-9]{2,6})\b", re.I
 )
@@ -445,6 +493,7 @@ _NOT_CONNECTED = re.compile(
     r"network is unreachable|host is unreachable|operation timed out|etimedout|econnrefused|ehostunreach)",
     re.I,
 )
+_WORDS_OF_NOT_CONNECTED = ("refused", "timed out", "timeout", "timedout", "route to host", "unreach")
 _CONNECTING = re.compile(
     r"establish a new connection|while dialing|dial tcp|(?:could|can|un|not) ?(?:not|able)? (?:to )?connect|"
     r"trying to connect|failed to connect|client error \(connect\)",
@@ -478,16 +527,11 @@ def field_of(key: str) -> str:
 
 def phrase(text: str) -> str:
     """A line of prose with its names bare and its values blanked."""
-    if "{" in text or "<" in text:
-        text = _DUMP.sub(_of_dump, _OBJECT.sub(BLANK, text))
-    text = _NESTED.sub("", text) if "=[" in text else text
-    if _GIVEN_UP.search(text):
-        text = _OF_BROKER.sub(_of_broker, text)
-    text = _with_forms_told(text)
-    text = _PLACED.sub(r"\1 <*>", _FOUND.sub(r"\1 <*>", text))
-    text = _without_companies(text)
-    text = _NAMED.sub(_person, _TITLED.sub(BLANK, text))
-    text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, _OF_NOUN.sub(r"\1 <*>", _network(text))))
+    text = _with_forms_told(_without_objects(text))
+    text = _without_owners(_FOUND.sub(r"\1 <*>", text) if says(text, _WORDS_OF_FOUND) else text)
+    text = _OF_NOUN.sub(r"\1 <*>", _network(text))
+    if _BEFORE_SHOUTED.search(text):
+        text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, text))
     text = _with_values_told(_unasked(_in_one_script(text)))
     if _BEFORE_CAPITALS.search(text):
         text = _ONE_OF_A_KIND.sub(_of_a_kind, text)
@@ -500,21 +544,48 @@ def phrase(text: str) -> str:
     text = _with_codes_told(text)
     if "/" in text:
         text = _MEDIA_TYPE.sub(BLANK, text)
-    text = _BANK.sub(_who, _BY.sub(_who, _BY_USER.sub(r"\1 <*>", text)))
-    if _CALLED.search(text) and not _GERMAN.search(text) and not _OF_TYPES.search(text):
-        text = _CALLED.sub(_who, text)
-    found = "".join(_prose(text))
-    if f"={BLANK}" in found:
-        found = _CONTEXT.sub("", found)
-    for pattern, replacement in (
-        (_COUNTRY_OF, ""),
-        (_DATE, BLANK),
-        (_BEFORE_VALUE, ""),
-        (_AFTER_VALUE, BLANK),
-        (_RUN_OF_VALUES, BLANK),
-    ):
-        found = pattern.sub(replacement, found)
-    return " ".join(found.split())
+    found = "".join(_prose(_without_whom(text)))
+    return " ".join((_without_units(found) if BLANK in found else found).split())
+
+
+def _without_objects(text: str) -> str:
+    """``text`` without what programs print of their objects, and what brokers say of their queues."""
+    if "<" in text:
+        text = _OBJECT.sub(BLANK, text)
+    if _MAY_BE_DUMP.search(text):
+        text = _DUMP.sub(_of_dump, text)
+    if "=[" in text:
+        text = _NESTED.sub("", text)
+    is_given_up = says(text.lower(), _WORDS_OF_GIVEN_UP) and _GIVEN_UP.search(text)
+    return _OF_BROKER.sub(_of_broker, text) if is_given_up else text
+
+
+def _without_owners(text: str) -> str:
+    """``text`` without the places, the companies and the people whose it is."""
+    if _BEFORE_SHOUTED.search(text):
+        text = _PLACED.sub(r"\1 <*>", text)
+    text = _without_companies(text)
+    return _NAMED.sub(_person, _TITLED.sub(BLANK, text)) if _BEFORE_CAPITAL.search(text) else text
+
+
+def _without_whom(text: str) -> str:
+    """``text`` without who did it, and what the place is called where it was."""
+    if says(text, _WHO_DID):
+        text = _BY.sub(_who, _BY_USER.sub(r"\1 <*>", text))
+    if _BEFORE_SHOUTED.search(text):
+        text = _BANK.sub(_who, text)
+    is_called = _BEFORE_CAPITAL.search(text) and _CALLED.search(text)
+    return _CALLED.sub(_who, text) if is_called and not (_GERMAN.search(text) or _OF_TYPES.search(text)) else text
+
+
+def _without_units(text: str) -> str:
+    """``text``, which has blanked values, without what belongs to them: units, currencies, months, more values."""
+    if f"={BLANK}" in text:
+        text = _CONTEXT.sub("", text)
+    text = _DATE.sub(BLANK, _COUNTRY_OF.sub("", text))
+    if _MAY_BE_BEFORE_VALUE.search(text):
+        text = _BEFORE_VALUE.sub("", text)
+    return _RUN_OF_VALUES.sub(BLANK, _AFTER_VALUE.sub(BLANK, text))
 
 
 def _with_forms_told(text: str) -> str:
@@ -564,14 +635,17 @@ def _in_one_script(text: str) -> str:
 
 def _unasked(text: str) -> str:
     """``text`` without what was to be asked for, where nobody could be asked."""
-    return _URL.sub(BLANK, text) if "://" in text and _NOT_ASKED.search(text) else text
+    is_unasked = "://" in text and says(text, _WORDS_OF_NOT_ASKED) and _NOT_ASKED.search(text)
+    return _URL.sub(BLANK, text) if is_unasked else text
 
 
 def _with_values_told(text: str) -> str:
     """``text`` with the values blanked whose kind is told by a word before them."""
+    small = text.lower()
     for literals, pattern, replacement in _TOLD_VALUES:
-        if not literals or any(literal in text for literal in literals):
+        if says(small, literals) if literals else _BEFORE_CAPITAL.search(text):
             text = pattern.sub(replacement, text)
+            small = text.lower()
     return text
 
 
@@ -636,7 +710,7 @@ def _network(text: str) -> str:
     small = text.lower()
     if any(words in small for words in _RESOLVING):
         text = _NOT_RESOLVED.sub("host not found", text)
-    if "connect" in small or "dial" in small:
+    if ("connect" in small or "dial" in small) and says(small, _WORDS_OF_NOT_CONNECTED):
         text = _NOT_CONNECTED.sub("could not connect", text) if _CONNECTING.search(text) else text
     return text
 
@@ -647,9 +721,9 @@ def _of_signed(match: re.Match[str]) -> str:
 
 
 def _setting(match: re.Match[str]) -> str:
-    names = NAMING.search(field_of(match[1])) or match[1].lower().endswith("reason")
-    names = names or (match[1].lower() == "error" and match[2].isdigit())
-    if ASKED_FOR.search(field_of(match[1])) and (words := path_words(match[2])):
+    field, key = field_of(match[1]), match[1].lower()
+    names = NAMING.search(field) or key.endswith("reason") or (key == "error" and match[2].isdigit())
+    if ASKED_FOR.search(field) and (words := path_words(match[2])):
         return words
     return match[0] if names else f"{match[1]}={BLANK}"
 
@@ -662,12 +736,7 @@ def _prose(text: str) -> Iterator[str]:
         piece, kind = match.group(), match.lastgroup
         if kind == "word":
             bare = piece.rstrip(".:")
-            is_whole = (
-                (before.lower() in _GRANTS and _DOTTED.fullmatch(bare))
-                or _TEMPLATE.fullmatch(bare)
-                or (_is_of_config(earlier, before) and _CONFIG_KEY.fullmatch(bare) and "." in bare)
-            )
-            word = bare if is_whole else BLANK if _is_numbered_behind(before, bare) else _of_word(bare)
+            word = _of_letters(bare) if bare.isalpha() else _of_name(bare, earlier, before)
             yield word + piece[len(bare) :]
             earlier, before = before, ": " if piece.endswith(":") and piece.islower() and words else piece
             words += 1
@@ -717,10 +786,25 @@ def _is_numbered_behind(before: str, word: str) -> bool:
     return is_in_script and _NUMBERED_CODE.fullmatch(word) is not None
 
 
+def _of_letters(word: str) -> str:
+    """As :func:`_of_word`, of one that is all letters."""
+    return BLANK if _is_random(word) else word
+
+
+def _of_name(word: str, earlier: str, before: str) -> str:
+    """As :func:`_of_word`, of one that is not all letters, behind two words."""
+    is_whole = (
+        (before.lower() in _GRANTS and _DOTTED.fullmatch(word))
+        or _TEMPLATE.fullmatch(word)
+        or (_is_of_config(earlier, before) and _CONFIG_KEY.fullmatch(word) and "." in word)
+    )
+    return word if is_whole else BLANK if _is_numbered_behind(before, word) else _of_word(word)
+
+
 def _of_word(word: str) -> str:
     """A word of prose: itself where it names something, else BLANK."""
     if word.isalpha():
-        return BLANK if _is_random(word) else word
+        return _of_letters(word)
     if "#" in word and "." in word:
         word = word.partition("#")[0]
     if "/" in word:
@@ -771,12 +855,10 @@ def _if_numbered(match: re.Match[str]) -> str:
 def _is_random(word: str, turns: int = _MANY_TURNS) -> bool:
     """Whether a word is letters by chance, an id without a digit: capitals alone, or large and small in turn, in pairs
     that the words of failures hardly have."""
-    if not word.isascii():
+    if len(word) < _SHORTEST_SHOUT or word.islower() or not word.isascii():
         return False
     if word.isupper() and word.isalpha():  # a booking, a bank: WHHXVQ
-        return (
-            len(word) >= _SHORTEST_SHOUT and not is_of_failures(word.lower()) and _strangeness(word.lower()) > _STRANGE
-        )
+        return not is_of_failures(word.lower()) and _strangeness(word.lower()) > _STRANGE
     return len(word) >= _SHORTEST_ID and len(_TURNS.findall(word)) >= turns and _strangeness(word.lower()) > _STRANGE
 
 

@@ -27,6 +27,14 @@ WORDS = shipped()
 WITHOUT_BLANKS: Final = "\\u3005-\\u3007\\u3040-\\u30ff\\u3400-\\u9fff\\uac00-\\ud7af"
 
 
+def says(text: str, words: tuple[str, ...]) -> bool:
+    """Whether ``text`` has one of ``words`` anywhere: far cheaper to ask than an expression is to try."""
+    for word in words:  # noqa: SIM110 - any() takes twice as long
+        if word in text:
+            return True
+    return False
+
+
 def any_of(name: str) -> str:
     """The words of a list as alternatives of an expression, the longest first."""
     return "|".join(sorted((re.escape(word) for word in WORDS[name]), key=len, reverse=True))

@@ -60,12 +60,12 @@ _WORDINGS: Final[tuple[tuple[str, re.Pattern[str], _Instead], ...]] = tuple(
         # Azure: which request it was; and where to read on
         ("TrackingId:", r"(?<![. ])[. ]*+\bTrackingId:\S[^\n]*$", ""),
         (
-            "://",
+            " http",
             r"[.,;:]? ?(?:[Ff]or (?:more )?(?:information|details|help)\b[^.;\n]{0,40}|[Ss]ee(?: also)?|"
             r"[Ll]earn more(?: at)?|[Mm]ore info(?:rmation)?:?|[Rr]ead more(?: at)?) https?://[^\s]+$",
             "",
         ),
-        ("://", r"[;,] https?://[^\s]+$", ""),
+        (" http", r"[;,] https?://[^\s]+$", ""),
         # Spring: what it was about to do
         (
             "I/O error on ",
@@ -186,7 +186,10 @@ _WORDINGS: Final[tuple[tuple[str, re.Pattern[str], _Instead], ...]] = tuple(
         ),
         # RabbitMQ: in which queue, which the header of the first death names
         ("-death-", r",? ?(?:x-)?(?:first|last)-death-(?:queue|exchange): [^\s,]{1,200}", ""),
-        (" (", r"^(expired|rejected|maxlen|delivery_limit) \([^()\n]{1,200}\)$", r"\1"),
+        *(
+            (f"{reason} (", rf"^({reason}) \([^()\n]{{1,200}}\)$", r"\1")
+            for reason in ("expired", "rejected", "maxlen", "delivery_limit")
+        ),
         # Google's clients: what was asked, in front of the answer
         (
             "://",
@@ -426,6 +429,7 @@ _WORDINGS: Final[tuple[tuple[str, re.Pattern[str], _Instead], ...]] = tuple(
 def as_others_say(text: str) -> str:
     """A line of masked prose in the words that are read everywhere."""
     for literal, pattern, replacement in _WORDINGS:
-        if literal in text:
+        # What begins with the text is looked for at its beginning: a search would try it at each of its characters.
+        if literal in text and (not pattern.pattern.startswith("^") or pattern.match(text)):
             text = pattern.sub(replacement, text)
     return text
