@@ -5,7 +5,7 @@ import pkgutil
 import re
 import re._constants as codes
 import re._parser as parser
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -50,8 +50,12 @@ def pumped(pattern: re.Pattern[str], length: int) -> Iterator[str]:
                     yield (begun + unit * (length // len(unit) + 1))[: length - 1] + end
 
 
-def _sample(tree: Any, turn: int = 0) -> str:
-    """What matches, more or less, where the ``turn`` says which of several."""
+def sample(pattern: re.Pattern[str], turn: Callable[[], int]) -> str:
+    """A text that the pattern matches, more or less; ``turn`` says at each choice which of several."""
+    return _sample(parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG), turn)
+
+
+def _sample(tree: Any, turn: Callable[[], int] = lambda: 0) -> str:
     out = []
     for op, value in tree:
         if op is codes.LITERAL:
@@ -61,9 +65,9 @@ def _sample(tree: Any, turn: int = 0) -> str:
         elif op is codes.ANY:
             out.append("x")
         elif op is codes.IN:
-            out.append(_one_of(value, turn))
+            out.append(_one_of(value, turn()))
         elif op is codes.BRANCH:
-            out.append(_sample(value[1][turn % len(value[1])], turn))
+            out.append(_sample(value[1][turn() % len(value[1])], turn))
         elif op in _REPEATS:
             out.append(_sample(value[2], turn) * max(value[0], min(1, value[1])))
         elif op is codes.GROUPREF:
@@ -96,7 +100,7 @@ def _repeated(tree: Any, before: str) -> Iterator[tuple[str, str]]:
         if op in _REPEATS:
             if value[1] > 3:
                 for turn in range(3):
-                    yield before, _sample(value[2], turn)
+                    yield before, _sample(value[2], lambda turn=turn: turn)
             yield from _repeated(value[2], before)
         elif op is codes.BRANCH:
             for branch in value[1][:40]:

@@ -1,0 +1,89 @@
+"""Where none of its words is said, an expression is not tried: then it must find nothing there."""
+
+import random
+import re
+
+import pytest
+from tests.unit import pumped
+
+from redrive.classification import dress, named_faults, named_fields, normalization, rules, values_and_names
+from redrive.classification.word_lists import says
+
+#: The words, the expression, and whether the words are looked for in small letters.
+TRIED = [
+    (values_and_names._WORDS_OF_FOUND, values_and_names._FOUND, False),
+    (values_and_names._WORDS_OF_GIVEN_UP, values_and_names._GIVEN_UP, True),
+    (values_and_names._WORDS_OF_NOT_ASKED, values_and_names._NOT_ASKED, False),
+    (values_and_names._WORDS_OF_NOT_CONNECTED, values_and_names._NOT_CONNECTED, True),
+    (values_and_names._WHO_DID, values_and_names._BY, False),
+    (values_and_names._WHO_DID, values_and_names._BY_USER, False),
+    *((words, pattern, True) for words, pattern, _ in values_and_names._TOLD_VALUES if words),
+    (named_fields._ROOTS, named_fields._OF_AJV, False),
+    (named_fields._BEFORE_BEHIND, named_fields._NAMED_BEHIND, False),
+    (named_fields._BEHIND_VALIDATED, named_fields._VALIDATED, False),
+    (named_fields._WORDS_OF_REQUIRED, named_fields._REQUIRED, False),
+    *((words, pattern, True) for words, pattern in named_faults._NAMED),
+    (normalization._WORDS_OF_INNER, normalization._INNER, True),
+    (normalization._PAGES, normalization._HTML, True),
+    (rules._WORDS_OF_DEEPER, rules._DEEPER, True),
+    (dress._ENDINGS, dress._END, True),
+]
+#: An expression, and another, cheaper one that has to find something first.
+CHEAPER_FIRST = [
+    (values_and_names._BEFORE_SHOUTED, values_and_names._PLACED),
+    (values_and_names._BEFORE_SHOUTED, values_and_names._NOUN_SHOUTED),
+    (values_and_names._BEFORE_SHOUTED, values_and_names._COUNTRY),
+    (values_and_names._BEFORE_SHOUTED, values_and_names._BANK),
+    (values_and_names._BEFORE_CAPITAL, values_and_names._TITLED),
+    (values_and_names._BEFORE_CAPITAL, values_and_names._CALLED),
+    (values_and_names._BEFORE_CAPITAL, values_and_names._LETTER),
+    (values_and_names._MAY_BE_BEFORE_VALUE, values_and_names._BEFORE_VALUE),
+    (values_and_names._MAY_BE_DUMP, values_and_names._DUMP),
+    (rules._MAY_BE_WORDS, rules._WORDS),
+    (rules._MAY_BE_WORDS, rules._FIELD_NAME),
+]
+#: What follows, where an expression looks ahead.
+ENDS = (
+    "",
+    "]",
+    " must",
+    " is required",
+    ": 'a'",
+    ", b",
+    " was",
+    " at <*>",
+    " <*>",
+    "<*>",
+    " must be",
+    "=x",
+    ": x",
+    ".",
+)
+#: What none of these makes: behind what is not a word, or of several.
+OTHERS = ["failed: <html><head>", "Fields: 'hat'", "the value Oak was lost"]
+
+
+def texts_of(pattern: re.Pattern[str]) -> list[str]:
+    """Texts in which ``pattern`` finds something, each of other alternatives."""
+    turns = random.Random(pattern.pattern)
+    samples = [pumped.sample(pattern, lambda: turns.randrange(10_000)) for _ in range(300)]
+    tried = (f"{start}{said}{end}" for said in samples for start in ("", "a ") for end in ENDS)
+    return [text for text in (*tried, *OTHERS) if pattern.search(text)]
+
+
+@pytest.mark.parametrize(("words", "pattern", "small"), TRIED, ids=[pattern.pattern[:40] for _, pattern, _ in TRIED])
+def test_what_an_expression_finds_has_one_of_its_words(
+    words: tuple[str, ...], pattern: re.Pattern[str], small: bool
+) -> None:
+    found = texts_of(pattern)
+    assert found
+    assert [text for text in found if not says(text.lower() if small else text, words)] == []
+
+
+@pytest.mark.parametrize(("cheaper", "pattern"), CHEAPER_FIRST)
+def test_where_an_expression_finds_something_so_does_the_cheaper_one(
+    cheaper: re.Pattern[str], pattern: re.Pattern[str]
+) -> None:
+    found = texts_of(pattern)
+    assert found
+    assert [text for text in found if not cheaper.search(text)] == []
