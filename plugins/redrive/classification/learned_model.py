@@ -135,8 +135,7 @@ class Model:
         column = CAUSES.index(cause)
         points: dict[str, float] = {}
         for word in dict.fromkeys(_words(text)):
-            whole, _, pieces = _features([word])
-            for buckets in (whole, pieces):
+            for buckets in (_buckets("w", [word]), list(_pieces(word))):
                 row = self._row(buckets)
                 if row is not None:
                     points[word] = points.get(word, 0.0) + float(row[1] @ self._weights[row[0], column])

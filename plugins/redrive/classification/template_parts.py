@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from redrive.classification.stack_traces import CUT, FRAME
 from redrive.classification.values_and_names import BLANK, METHOD, PARTICLES, is_of_consumer, is_of_failures
-from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS, any_of
+from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS, any_of, says
 
 #: What has fewer words says nothing on its own.
 MIN_WORDS: Final = 2
@@ -29,10 +29,11 @@ _THEN_CLASS = re.compile(rf": (?={_CLASS.pattern})")
 _RAISED = re.compile(any_of("raised"))
 _ANY_CLASS = frozenset(["Error", "Exception", "RuntimeException", "Throwable", "Fault", "Failure", "Warning"])
 _SHOUT = re.compile(r"([A-Z]{3,20}) (?=[a-zA-Z][a-z'])")
+_OPENING = ("(", "\uff08")
 _PARENS = re.compile(r"[(\uff08]([^()\uff08\uff09]*)[)\uff09]|[(\uff08]([^()\uff08\uff09]*)$")
 _BEFORE = re.compile(
     rf"(?:(?<![^\W_])(?P<prep>{any_of('prepositions')}) )?(?:(?:{any_of('articles')}) )?"
-    r"(?P<label>[^\W\d_][\w-]{0,40}(?: [^\W\d_][\w-]{0,40})?)?[ ]?[:=]?[ ]?$",
+    r"(?P<label>[^\W\d_][\w-]{0,40}+(?: [^\W\d_][\w-]{0,40}+)?+)?[ ]?[:=]?[ ]?$",
     re.I,
 )
 _LONGEST_BEFORE = 90
@@ -48,6 +49,7 @@ _PREPOSITIONS = frozenset(WORDS["prepositions"])
 _STOP, _TECHNICAL = frozenset(WORDS["stop"]), frozenset(WORDS["technical"])
 _OF_RUNTIMES = frozenset(WORDS["of_runtimes"])
 _CONTEXT = frozenset(WORDS["context"])
+_ENDS_OF_SENTENCES = (". ", ";", "\uff1b", "\u3002")
 _SENTENCE = re.compile(r"(?:(?<=[^\W\d_][^\W\d_])|(?<=[^\W\d_]['\")\]])|(?<=<[*]>))[.] |[;\uff1b\u3002]")
 # 担当: Max: in scripts without blanks, a value with its label
 _LABEL = rf"[{WITHOUT_BLANKS}]{{1,8}}[:\uff1a] ?"
@@ -161,7 +163,8 @@ def values_behind(template: str) -> frozenset[int]:
 
 
 def _parts(said: str) -> Parts:
-    text = _TAIL.sub(", ", _begun(_OF_SCHEMA.sub("", _peeled(_LABELLED_TAIL.sub("", said)))))
+    text = said if said.isascii() else _LABELLED_TAIL.sub("", said)
+    text = _TAIL.sub(", ", _begun(_OF_SCHEMA.sub("", _peeled(text))))
     codes = number = ""
     driver = ""
     if match := _DRIVER.match(text):
@@ -174,7 +177,8 @@ def _parts(said: str) -> Parts:
     name = name or driver
     text, aside = _asides(text)
     text = text.rstrip()
-    sentences = [part for part in _SENTENCE.split(text) if part.strip()] or [text]
+    parts = _SENTENCE.split(text) if says(text, _ENDS_OF_SENTENCES) else [text]
+    sentences = [part for part in parts if part.strip()] or [text]
     while len(sentences) > 1 and len(_words(sentences[0])) < MIN_WORDS:
         sentences[:2] = [" ".join(sentences[:2])]
     wrapper, clause = _unwrapped(sentences[0])
@@ -187,7 +191,7 @@ def _parts(said: str) -> Parts:
         return " "
 
     asked = _ASKED_FOR.sub(label, clause)
-    clause = asked if len(_words(asked)) >= MIN_WORDS else clause
+    clause = asked if asked != clause and len(_words(asked)) >= MIN_WORDS else clause
     if (match := _OF_NAME.search(clause)) and len(_words(clause[: match.start()])) >= MIN_WORDS:
         clause = label(match).join([clause[: match.start()], clause[match.end() :]])
     kinds: list[str] = []
@@ -256,6 +260,8 @@ def _class_of(text: str) -> tuple[str, str]:
 
 def _asides(text: str) -> tuple[str, list[str]]:
     """``text`` without what is in parentheses, and the words of that."""
+    if not says(text, _OPENING):
+        return text, []
     found: list[str] = []
 
     def aside(match: re.Match[str]) -> str:
@@ -283,7 +289,7 @@ def _asides(text: str) -> tuple[str, list[str]]:
 
     bare = text
     for _ in range(3):  # of those in parentheses that are in parentheses, as deep as people read
-        if "(" not in bare and "\uff08" not in bare:
+        if not says(bare, _OPENING):
             break
         bare = _PARENS.sub(aside, bare)
     is_enough = len(_words(bare)) >= MIN_WORDS or (not found and _words(bare))

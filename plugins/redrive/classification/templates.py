@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, combinations
+from operator import eq
 from typing import Final, NamedTuple
 
 from redrive.classification.values_and_names import HOLDERS, is_of_failures, says_broken
@@ -112,6 +113,7 @@ _ANSWERS: Final = frozenset(
 )
 _BEFORE_ANSWERS: Final = (":", "=")
 _TELLING_WORDS: Final = _NAMES | frozenset(WORDS["tells"])
+_TELLING_BUT_TABLES: Final = _TELLING_WORDS - _OF_TABLES
 _QUOTES: Final = ("'", "'")
 #: What is quoted behind one of these names something: else it is blank by now.
 _BEFORE_QUOTED_NAMES: Final = frozenset(["name", "path"])
@@ -121,9 +123,12 @@ Tokens = tuple[str, ...]
 
 def tokens_of(text: str) -> Tokens:
     """The tokens of a masked text; a run of equal tokens, or of equal pairs, counts once."""
+    every = _TOKEN.findall(text)
+    if not (any(map(eq, every, every[1:])) or any(map(eq, every, every[2:]))):
+        return tuple(every[:MAX_TOKENS])  # nothing is told twice in a row
     tokens: list[str] = []
-    for match in _TOKEN.finditer(text):
-        tokens.append(match.group())
+    for token in every:
+        tokens.append(token)
         if len(tokens) >= 2 and tokens[-1] == tokens[-2]:
             tokens.pop()
         elif len(tokens) >= 4 and tokens[-2:] == tokens[-4:-2]:
@@ -159,7 +164,7 @@ def mine(
             place = Place(first.template, first.fingerprint)
         else:
             shown = min(tokens for tokens in tokens_list if len(tokens) == len(template))
-            place = Place(_readable(open_texts[shown][0], template))
+            place = Place(_readable(open_texts[shown][0], shown, template))
         for tokens in tokens_list:
             for text in open_texts.get(tokens, ()):
                 places[text] = place
@@ -289,11 +294,14 @@ def _slots(clusters: Sequence[tuple[list[Tokens], Tokens]]) -> list[tuple[int, d
         beside: dict[int, list[int]] = {}
         for number, whole in sums.items():
             template = clusters[number][1]
-            if at < len(template) and _may_be_name(token := template[at]) and not _is_named(template, at):
-                beside.setdefault(whole - hash((at, token)), []).append(number)
-        for numbers in beside.values():
-            if len(numbers) == 1:
-                continue
+            if at < len(template):
+                beside.setdefault(whole - hash((at, template[at])), []).append(number)
+        every = (
+            [number for number in numbers if _may_be_name_at(clusters[number][1], at)]
+            for numbers in beside.values()
+            if len(numbers) > 1
+        )
+        for numbers in sorted(every):
             by_rest: dict[Tokens, dict[str, list[int]]] = {}  # different ones may have one hash
             for number in numbers:
                 template = clusters[number][1]
@@ -316,22 +324,25 @@ def _may_be_name(token: str) -> bool:
     )
 
 
+def _may_be_name_at(template: Tokens, at: int) -> bool:
+    return _may_be_name(template[at]) and not _is_named(template, at)
+
+
 def _with_named_values(
     clusters: list[tuple[list[Tokens], Tokens]], at_one_place: bool
 ) -> list[tuple[list[Tokens], Tokens]]:
     """``clusters`` where a place that holds a value in one template holds one in the others too: *ward ICU* beside
     *ward <*>*. The value may have several words, none of which failures are told with."""
-    places: dict[tuple[int, int], tuple[int, int]] = {}
-    hashes = [_hashes(template) for _, template in clusters]
+    places: dict[int, dict[int, tuple[int, int]]] = {}
     for number, (_, template) in enumerate(clusters):
         if WILDCARD in template and sum(1 for token in template if token != WILDCARD and _is_word(token)) >= MIN_WORDS:
-            before, behind = hashes[number]
+            before, behind = _hashes_before(template), _hashes_behind(template)
             for at, token in enumerate(template):
                 if token == WILDCARD:
-                    places.setdefault((before[at], behind[at + 1]), (number, at))
+                    places.setdefault(before[at], {}).setdefault(behind[at + 1], (number, at))
     into: dict[int, int] = {}
     for number, (_, template) in enumerate(clusters):
-        found = _value_elsewhere(template, hashes[number], places, number, at_one_place)
+        found = _value_elsewhere(template, places, number, at_one_place)
         if found is not None:
             other, at, end = found
             whole = clusters[other][1]
@@ -348,21 +359,32 @@ def _with_named_values(
 
 def _value_elsewhere(
     template: Tokens,
-    hashes: tuple[Sequence[int], Sequence[int]],
-    places: Mapping[tuple[int, int], tuple[int, int]],
+    places: Mapping[int, Mapping[int, tuple[int, int]]],
     number: int,
     at_one_place: bool,
 ) -> tuple[int, int, int] | None:
-    """Another template that has a value where this one has words, as its number, and where they begin and end."""
-    before, behind = hashes
-    naming = _TELLING_WORDS - _OF_TABLES if at_one_place else _TELLING_WORDS
+    """Another template that has a value where this one has words, as its number, and where they begin and end.
+
+    ``places`` are those of values, by the hash of what is before them, and by that of what is behind.
+    """
+    before = _hashes_before(template)
+    if places.keys().isdisjoint(before):
+        return None
+    behind = _hashes_behind(template)
+    naming = _TELLING_BUT_TABLES if at_one_place else _TELLING_WORDS
     for at in range(len(template)):
-        if not _may_be_value(template[at]) or _follows(template, at, naming) or _is_quoted_name(template, at):
+        ends = places.get(before[at])
+        if (
+            ends is None
+            or not _may_be_value(template[at])
+            or _follows(template, at, naming)
+            or _is_quoted_name(template, at)
+        ):
             continue
         if _is_named_behind(template, at) or (_introduces_value(template, at) and not _SHOUTED.fullmatch(template[at])):
             continue
         if at_one_place and template[at : at + 3 : 2] == _QUOTES:
-            other = places.get((before[at], behind[at + 3]))
+            other = ends.get(behind[at + 3])
             if other is not None and other[1] == at:
                 return other[0], at, at + 3
         has_word = False
@@ -370,20 +392,23 @@ def _value_elsewhere(
             if not _may_be_value(template[end - 1]):
                 break
             has_word |= template[end - 1].isalpha() and not is_of_failures(template[end - 1].lower())
-            other = places.get((before[at], behind[end]))
+            other = ends.get(behind[end])
             if has_word and other is not None and other != (number, at) and other[1] == at:
                 return other[0], at, end
     return None
 
 
-def _hashes(tokens: Tokens) -> tuple[list[int], list[int]]:
-    """By place a hash of what is before, and of what is from there on."""
-    before, behind = [0], [0]
+def _hashes_before(tokens: Tokens) -> list[int]:
+    """By place a hash of what is before."""
+    found = [0]
     for token in tokens:
-        before.append(hash((before[-1], token)))
-    for token in reversed(tokens):
-        behind.append(hash((behind[-1], token)))
-    return before, behind[::-1]
+        found.append(hash((found[-1], token)))
+    return found
+
+
+def _hashes_behind(tokens: Tokens) -> list[int]:
+    """By place a hash of what is from there on."""
+    return _hashes_before(tokens[::-1])[::-1]
 
 
 @lru_cache(maxsize=1 << 16)
@@ -505,14 +530,16 @@ def _alike(clusters: Sequence[tuple[Tokens, list[Tokens]]]) -> Iterator[tuple[in
         beside: dict[int, list[int]] = {}
         for number, whole in sums.items():
             skeleton = clusters[number][0]
-            if at < len(skeleton) and _is_word(token := skeleton[at]) and not _tells(token) and _may_vary(skeleton, at):
-                beside.setdefault(whole - hash((at, token)), []).append(number)
+            if at < len(skeleton):
+                beside.setdefault(whole - hash((at, skeleton[at])), []).append(number)
         for numbers in beside.values():
             if len(numbers) < MANY_WORDS:
                 continue
             by_rest: dict[Tokens, list[int]] = {}  # different ones may have one hash
             for number in numbers:
                 skeleton = clusters[number][0]
+                if not _is_word(token := skeleton[at]) or _tells(token) or not _may_vary(skeleton, at):
+                    continue
                 by_rest.setdefault(skeleton[:at] + skeleton[at + 1 :], []).append(number)
             for rest, those in by_rest.items():
                 if len(those) >= _least(clusters[those[0]][0], at):
@@ -524,11 +551,11 @@ def _template(members: Sequence[Tokens]) -> Tokens:
     return tuple(values[0] if len(set(values)) == 1 else WILDCARD for values in columns)
 
 
-def _readable(text: str, template: Tokens) -> str:
-    """``text`` with its varying tokens blanked: spaces as in the text, at most MAX_TEMPLATE characters."""
-    if tokens_of(text) == template:
+def _readable(text: str, own: Tokens, template: Tokens) -> str:
+    """``text``, which has its ``own`` tokens, with those blanked that vary: spaces as in the text, at most MAX_TEMPLATE
+    characters."""
+    if own == template:
         return text[:MAX_TEMPLATE]
-    own = tokens_of(text)
     varying = {token for token, kept in zip(own, template, strict=True) if kept == WILDCARD and token != WILDCARD}
     pieces: list[str] = []
     end = 0
