@@ -145,7 +145,7 @@ def _view(text: str) -> str:
     if "ServerError" in text or "servererrors" in text:
         text = _OF_A_SERVER.sub("Error", text)
     names = _WORDS.findall(text) if has_names else []
-    return text.lower() + "\n" + "\n".join(_HUMPS.sub(" ", name).lower() for name in names) if names else text.lower()
+    return text.lower() + "\n" + _HUMPS.sub(" ", "\n".join(names)).lower() if names else text.lower()
 
 
 # Where a deeper cause begins: Java, Spring, .NET, Node, Ruby and PHP name the wrapper first.

@@ -37,6 +37,7 @@ _BEFORE = re.compile(
     re.I,
 )
 _LONGEST_BEFORE = 90
+_MAY_INTRODUCE = "_- :=\n"
 _GOES_ON = re.compile(r"[ <*>\"']*(?:from|for|at|in|on|by|with|after|to) ")
 _BETWEEN_VALUES = (",", "\u3001", "\uff0c")
 _COMMAS, _ENDS = (*_BETWEEN_VALUES, ":", "("), (*_BETWEEN_VALUES, ";")
@@ -362,6 +363,8 @@ def _without_values(text: str, labels: list[str] | None = None, *, every: bool =
         return text
     pieces = text.split(BLANK)
     for number, piece in enumerate(pieces[:-1]):
+        if not (piece[-1:].isalnum() or piece[-1:] in _MAY_INTRODUCE):
+            continue  # in quotes, in parentheses
         match = _BEFORE.search(piece, max(0, len(piece) - _LONGEST_BEFORE))
         if match is None or match.start() == len(piece):
             continue

@@ -64,7 +64,7 @@ class Place(NamedTuple):
 
 
 # Blanks and punctuation part tokens; punctuation is a token of its own, so `key=value` has three.
-_TOKEN: Final = re.compile(r"(?:[^\s,;=:()\[\]{}\"'`|.]|[.](?![.]))+|[.]{2,}|[^\s]", re.ASCII)
+_TOKEN: Final = re.compile(r"(?:[^\s,;=:()\[\]{}\"'`|.]++|[.](?![.]))+|[.]{2,}|[^\s]", re.ASCII)
 _IDENTIFIER: Final = re.compile(
     r"<[*a-z]{1,5}>|[0-9]|[A-Za-z0-9][.$#@/\\][A-Za-z0-9]|^[KMGT]?i?B$|^[mun]?s$|^secs?$|^[A-Z][a-z]{2}$", re.ASCII
 )

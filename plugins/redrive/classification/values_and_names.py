@@ -394,6 +394,7 @@ _OF_NOUN = re.compile(
     rf"(?:the |der |dem |le |la |el )?(?:{any_of('nouns')})) (?!<|(?:{any_of('no_values')})\b)[\w./@-]+(?:://[^\s,;]*)?",
     re.I,
 )
+_BEHIND_NOUN = re.compile(rf" (?:{any_of('nouns').lower()}) ")
 # lager BER1: whether the word in front is one of the nouns is looked up
 _NOUN_SHOUTED = re.compile(r"(?<![^\W_])([^\W\d_]{2,20}) (?:[A-Z][A-Z0-9]{1,11}|[A-Z]{2,6}[-_][A-Z0-9]{1,8})(?![^\W])")
 _NOUNS = frozenset(WORDS["nouns"])
@@ -467,6 +468,7 @@ _TOLD_VALUES: Final = (
     ),
     (("value ",), _VALUE_OF, r"\1 <*> "),
 )
+_OF_LISTS = (",", ";", "(", "\uff08")
 # (limit: 5, user: ana); two and more of ", client: x, server: y"; qty=5
 _LISTED = re.compile(rf"([(\uff08,] ?(?:{any_of('nouns')})):? [\w.@-]+(?=[),\uff09])", re.I)
 # , tenant retail: at the end too
@@ -529,13 +531,15 @@ def phrase(text: str) -> str:
     """A line of prose with its names bare and its values blanked."""
     text = _with_forms_told(_without_objects(text))
     text = _without_owners(_FOUND.sub(r"\1 <*>", text) if says(text, _WORDS_OF_FOUND) else text)
-    text = _OF_NOUN.sub(r"\1 <*>", _network(text))
+    text = _network(text)
+    if _BEHIND_NOUN.search(text.lower()):
+        text = _OF_NOUN.sub(r"\1 <*>", text)
     if _BEFORE_SHOUTED.search(text):
         text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, text))
     text = _with_values_told(_unasked(_in_one_script(text)))
     if _BEFORE_CAPITALS.search(text):
         text = _ONE_OF_A_KIND.sub(_of_a_kind, text)
-    if ": " in text or "=" in text:
+    if (": " in text or "=" in text) and says(text, _OF_LISTS):
         text = _LISTED_LAST.sub(r"\1 <*>", _LISTED.sub(r"\1 <*>", text))
         if len(_CLAUSE.findall(text)) > 1:
             text = _CLAUSE.sub("", text)
@@ -580,7 +584,7 @@ def _without_whom(text: str) -> str:
 
 def _without_units(text: str) -> str:
     """``text``, which has blanked values, without what belongs to them: units, currencies, months, more values."""
-    if f"={BLANK}" in text:
+    if text.rstrip(" .\n").endswith(f"={BLANK}"):
         text = _CONTEXT.sub("", text)
     text = _DATE.sub(BLANK, _COUNTRY_OF.sub("", text))
     if _MAY_BE_BEFORE_VALUE.search(text):
