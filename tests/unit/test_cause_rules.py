@@ -834,7 +834,8 @@ throttled.status  throttled  usual  0.5
 
 def test_a_rule_is_a_line_with_its_literals_and_expressions_below() -> None:
     odd, status = rule_table.parse(TABLE)
-    assert odd == Rule("bug.odd", Cause.APPLICATION_BUG, Tier.SAID, 0.9, ("odd", "odd "), "odd[0-9]|odder ", ("oddly",))
+    expressions = ("odd[0-9]", "odder ")
+    assert odd == Rule("bug.odd", Cause.APPLICATION_BUG, Tier.SAID, 0.9, ("odd", "odd "), expressions, ("oddly",))
     assert (status.id, status.tier, status.literals) == ("throttled.status", Tier.USUAL, ("429", "420"))
     assert re.search(status.pattern, "http status 429")
     assert not re.search(status.pattern, "item 429")

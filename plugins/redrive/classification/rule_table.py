@@ -40,9 +40,14 @@ class Rule(NamedTuple):
     tier: Tier
     confidence: float  # that the cause is right where the rule decides, 0 to 1
     literals: tuple[str, ...]  # lower case; at least one must occur
-    pattern: str = ""  # its expressions, any of which must be found as well, where there are some
+    expressions: tuple[str, ...] = ()  # any of which must be found as well, where there are some
     loose: tuple[str, ...] = ()  # literals that count where the text is about machines
     loose_pattern: str = ""  # as ``pattern``, where the text is about machines
+
+    @property
+    def pattern(self) -> str:
+        """The expressions as one."""
+        return "|".join(self.expressions)
 
 
 def shipped() -> tuple[Rule, ...]:
@@ -136,7 +141,7 @@ class _Entry:
             _TIERS[tier],
             float(confidence),
             tuple(self.literals),
-            pattern,
+            tuple(self.expressions),
             tuple(self.loose),
             perhaps,
         )

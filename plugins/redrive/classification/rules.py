@@ -55,7 +55,10 @@ _RAISED: Final = Cause.APPLICATION_BUG
 _STAGE_OF: Final = {Tier.SAID: 0, Tier.USUAL: 0, Tier.GENERIC: 1, Tier.LAST: 2}
 _ORDERED: Final = tuple(sorted(RULES, key=lambda rule: rule.tier))
 _STAGES_OF: Final = tuple(_STAGE_OF[rule.tier] for rule in _ORDERED)
-_PATTERNS: Final = tuple(re.compile(rule.pattern, re.ASCII) if rule.pattern else None for rule in _ORDERED)
+# Each for itself: a search for the beginning of one passes over most of a text, for any of several it does not.
+_PATTERNS: Final = tuple(
+    tuple(re.compile(expression, re.ASCII) for expression in rule.expressions) for rule in _ORDERED
+)
 _LOOSE_PATTERNS: Final = tuple(
     re.compile(rule.loose_pattern, re.ASCII) if rule.loose_pattern else None for rule in _ORDERED
 )
@@ -214,11 +217,11 @@ def _find_in(parts: Sequence[str]) -> Finding | None:
     for stage in _STAGES:
         for depth, (view, numbers) in enumerate(zip(views, candidates, strict=True)):
             for number in numbers:
-                rule, pattern = _ORDERED[number], _PATTERNS[number]
+                rule, patterns = _ORDERED[number], _PATTERNS[number]
                 at_root = stage == 0 and depth == 0 and len(views) > 1 and rule.id in _PLAIN_BUGS
                 if (_STAGES_OF[number] == stage or at_root) and (
-                    pattern is None
-                    or pattern.search(view) is not None
+                    not patterns
+                    or any(pattern.search(view) for pattern in patterns)
                     or ((loose := _LOOSE_PATTERNS[number]) is not None and _may_mean(loose, view))
                 ):
                     found = Finding(rule.cause, rule.id, rule.confidence, rule.tier is Tier.LAST)

@@ -690,7 +690,9 @@ def says_broken(word: str) -> bool:
 def _known_words() -> frozenset[str]:
     """The words of failures, as the texts say that the causes were learned from."""
     texts = (resources.files("redrive.classification") / "cause_texts.jsonl").read_text(encoding="utf-8")
-    return frozenset(re.findall(r"[a-z]{2,}", texts)) | frozenset(map(str.lower, re.findall(r"\b[A-Z][a-z]+\b", texts)))
+    return frozenset(re.findall(r"[a-z]{2,}", texts)) | frozenset(
+        map(str.lower, re.findall(r"[A-Z](?<!\w.)[a-z]+\b", texts))
+    )
 
 
 def _who(match: re.Match[str]) -> str:
