@@ -4,10 +4,12 @@ anything look at all that is open again and again."""
 import re
 from pathlib import Path
 
+import pytest
+
 from redrive.ledger.account import inspecting
 from redrive.ledger.delivery import breakers
 from redrive.ledger.drain import keys
-from redrive.ledger.review import applying
+from redrive.ledger.review import applying, escalations
 from tests import query_plans
 from tests.probe import numbers
 from tests.workshop import KEY_ERROR, Workshop
@@ -57,6 +59,23 @@ def test_what_people_released_is_sent_without_a_look_at_what_else_was_ever_decid
     all_of_a_status = re.compile(r"SEARCH \w+ USING INDEX ix_escalated_messages_status_group_id \(status=\?\)$")
     found = {step.statement for step in steps if all_of_a_status.search(step.text)}
     assert not [one for one in found if "repeat_copies" not in one]  # asked once in a run, of what is not taken up
+
+
+def test_nobody_looks_for_the_first_few_of_what_people_were_not_asked_about_where_it_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looked for in the order of their ids, they are not found before a year's finished messages are at an end."""
+    shop = Workshop(tmp_path)
+    looks = []
+    monkeypatch.setattr(escalations, "unasked", lambda *_, **values: looks.append(values["after"]) or [])
+    shop.die("a", "b", error=KEY_ERROR)
+    assert shop.cycle()["escalated"] == 2
+    assert not looks
+    open_messages(shop, 1, state="'escalated'", plan="null")
+    for stage, _ in shop.stages(shop.begin()):
+        if stage == "escalate":
+            break
+    assert looks == [-1]
 
 
 def open_messages(

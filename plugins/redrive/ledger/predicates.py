@@ -3,7 +3,7 @@ said: each is written here once."""
 
 from collections.abc import Iterable
 
-from redrive.lifecycle import FINISHED, RESENDS, SENDS, UNDECIDED, Plan, State
+from redrive.lifecycle import FINISHED, RESENDS, SENDS, UNDECIDED, Plan, ReviewStatus, State
 from redrive.policy.gates import Stage
 
 
@@ -62,6 +62,8 @@ NEWEST_OF_ROUTE = "(select coalesce(max(slice_id), 0) from delivery_slices where
 COUNTS = "coalesce(return_kind, 'dead_letter') = 'dead_letter'"
 #: Over ``escalated_messages``: a person has to say something.
 UNDECIDED_REVIEW = f"status in {listed(UNDECIDED)}"
+#: Over ``escalated_messages``: it is not closed. Said as a list, which an index knows: all but a few are closed.
+OPEN_REVIEW = f"status in {listed(one for one in ReviewStatus if one is not ReviewStatus.APPLIED)}"
 #: Over ``escalated_messages`` and ``standing_decisions``: somebody else than who decided has approved it.
 APPROVED = "lower(trim(approved_by)) not in ('', lower(trim(decided_by)))"
 

@@ -7,7 +7,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.ledger.engine import sql
 from redrive.ledger.moves import FINISHED_NOW
-from redrive.ledger.predicates import UNFINISHED
+from redrive.ledger.predicates import OPEN_REVIEW, UNFINISHED
 from redrive.lifecycle import State
 
 
@@ -150,7 +150,7 @@ _CONTRADICTIONS = {
     "escalated messages without an open review row: nobody is asked about them, as their rows were removed or closed by"
     " hand. The next run, or `redrive escalate {route}`, asks again": (
         "select count(*) from messages m where m.state = 'escalated' /*route*/ and not exists"
-        " (select 1 from escalated_messages e where e.message_id = m.message_id and e.status <> 'applied')"
+        f" (select 1 from escalated_messages e where e.message_id = m.message_id and e.{OPEN_REVIEW})"
     ),
     "messages in state sending that no open slice holds: nobody sends them, and nobody knows whether somebody did. "
     + _BY_HAND: (

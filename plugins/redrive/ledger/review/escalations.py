@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import ASKED, IN_DOUBT, PERHAPS_SENT, TO_ASK, UNDECIDED_REVIEW
+from redrive.ledger.predicates import ASKED, IN_DOUBT, OPEN_REVIEW, PERHAPS_SENT, TO_ASK, UNDECIDED_REVIEW
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Question, State
 
@@ -66,7 +66,7 @@ _COLUMNS = ", ".join(_SPECIAL.get(name, name) for name in Candidate._fields)
 #: SQL: waits for a person, or may be in two places, and nobody is asked.
 _UNASKED = (
     f"{ASKED} and not exists (select 1 from escalated_messages asked"
-    " where asked.message_id = messages.message_id and asked.status <> 'applied')"
+    f" where asked.message_id = messages.message_id and asked.{OPEN_REVIEW})"
 )
 
 

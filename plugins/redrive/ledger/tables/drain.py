@@ -116,6 +116,14 @@ repeat_copies = Table(
     one_of("kind", "returned", "duplicate", "surplus", "suspected"),
     Index("ix_repeat_copies_broker_message_id", "broker_message_id"),
     Index("ix_repeat_copies_message_id", "message_id"),
+    # About which people are asked, however many came back.
+    Index(
+        "ix_repeat_copies_suspected",
+        "route",
+        "copy_id",
+        sqlite_where=text("kind = 'suspected'"),
+        postgresql_where=text("kind = 'suspected'"),
+    ),
     comment="Staged copies that did not become a message of their own, and what they were.",
 )
 

@@ -556,6 +556,14 @@ def upgrade() -> None:
     )
     op.create_index("ix_repeat_copies_broker_message_id", "repeat_copies", ["broker_message_id"], unique=False)
     op.create_index("ix_repeat_copies_message_id", "repeat_copies", ["message_id"], unique=False)
+    op.create_index(
+        "ix_repeat_copies_suspected",
+        "repeat_copies",
+        ["route", "copy_id"],
+        unique=False,
+        sqlite_where=sa.text("kind = 'suspected'"),
+        postgresql_where=sa.text("kind = 'suspected'"),
+    )
     op.create_table(
         "returned_elsewhere",
         sa.Column("message_id", sa.BigInteger(), nullable=False),
