@@ -1,5 +1,6 @@
-"""What the database knows of its tables when the next statement is planned."""
+"""What the database knows of its tables when the next statement is planned, and what it leaves lying in them."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,3 +45,34 @@ def test_that_much_waits_is_known_when_it_is_claimed(
     assert workshop.states() == {"waiting": 4}
     counted = "select most_common_vals::text from pg_stats where tablename = 'messages' and attname = 'state'"
     assert workshop.query(counted) == [(f"{{{known}}}",)]
+
+
+#: Attempts of one slice.
+SENT = 2_000
+
+
+def test_versions_of_attempts_that_are_gone_are_not_read_again_and_again(workshop: Workshop) -> None:
+    """A large table's PostgreSQL leaves in its indexes, a year's for days."""
+    workshop.change(
+        "insert into redelivery_attempts (message_id, attempt, route, slice_id, mode, destination, claimed_at)"
+        f" select n, 1, 'orders', 1, 'requeue', 'orders', '2025-10-01' from generate_series(1, {SENT}) n"
+    )
+    for column in ("sent_at", "due_at", "unknown_at"):
+        workshop.change(f"update redelivery_attempts set {column} = '2025-10-01'")
+    with workshop.ledger.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("vacuum (index_cleanup off) redelivery_attempts")
+    first, second = (_read(workshop) for _ in range(2))
+    assert second < SENT / 10 < first, (first, second)
+
+
+def _read(workshop: Workshop) -> int:
+    """How many pages are read to count what is awaited of the slice."""
+    with workshop.ledger.read() as connection:
+        connection.exec_driver_sql("set local enable_seqscan = off")
+        connection.exec_driver_sql("set local enable_bitmapscan = off")
+        told = connection.exec_driver_sql(
+            "explain (analyze, buffers, format json) select count(*) from redelivery_attempts"
+            " where slice_id = 1 and outcome is null"
+        ).scalar_one()
+    (plan,) = told if isinstance(told, list) else json.loads(told)
+    return int(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])

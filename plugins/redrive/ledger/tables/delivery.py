@@ -84,7 +84,14 @@ redelivery_attempts = Table(
     Column("destination_stage", sa.BigInteger),
     one_of("mode", *SENDS),
     one_of("outcome", *Outcome),
-    Index("ix_redelivery_attempts_slice_id", "slice_id", "message_id"),
+    # PostgreSQL would put the versions of a row into one entry, which it can't mark as dead while one of them is not: a
+    # large table's it leaves for days, and whoever reads a slice would look at all versions of its attempts.
+    Index(
+        "ix_redelivery_attempts_slice_id",
+        "slice_id",
+        "message_id",
+        postgresql_with={"deduplicate_items": "off"},
+    ),
     Index(
         "ix_redelivery_attempts_untracked",
         "broker_message_id",

@@ -529,7 +529,13 @@ def upgrade() -> None:
         sqlite_where=sa.text("group_stage is not null"),
         postgresql_where=sa.text("group_stage is not null"),
     )
-    op.create_index("ix_redelivery_attempts_slice_id", "redelivery_attempts", ["slice_id", "message_id"], unique=False)
+    op.create_index(
+        "ix_redelivery_attempts_slice_id",
+        "redelivery_attempts",
+        ["slice_id", "message_id"],
+        unique=False,
+        postgresql_with={"deduplicate_items": "off"},
+    )
     op.create_index(
         "ix_redelivery_attempts_untracked",
         "redelivery_attempts",
