@@ -14,7 +14,7 @@ from redrive.lifecycle import FINISHED, UNDECIDED, ReviewStatus, State
 from redrive_ui.group_templates import Mask, example, templates
 from redrive_ui.message_queries import COUNT_DONE, by_ids
 from redrive_ui.recent import RECENT, all_recent, first_recent_slice, recent_batches
-from redrive_ui.result_queries import results
+from redrive_ui.result_queries import NEWEST, results
 from redrive_ui.rows import PAGE, Row, first_of, routes_in, rows_of
 
 #: Of what is on its way, so many of the newest messages are looked at for what people released.
@@ -269,7 +269,7 @@ def group(
         "merged_into": next((row["merged_into"] for row in aliases if row["group_id"] == group_id), None),
         "merged_here": [row["group_id"] for row in aliases if row["merged_into"] == group_id],
         "decided": results(
-            connection, [route], mask, same, {name: value for name, value in values.items() if name != "route"}
+            connection, [route], mask, dialect_of(connection).few("escalation_id", _newest_answered(same)), values
         ),
         "issue": issue(connection, route, group_id) if group_id else None,
         "standing": rows_of(
@@ -282,6 +282,18 @@ def group(
             now=now,
         ),
     }
+
+
+def _newest_answered(same: str) -> str:
+    """SQL: the newest questions about a group that somebody has answered, though perhaps they are asked again."""
+    # Status by status: looked for in the order of their ids, those of a group about which nobody has decided are not
+    # found before all that was ever asked is at an end.
+    return " union all ".join(
+        f"select escalation_id from (select escalation_id from escalated_messages where status = '{status}'"
+        f" and route = :route and {same} order by escalation_id desc limit {NEWEST}) as {status}_ones"
+        for status in ReviewStatus
+        if status is not ReviewStatus.OPEN
+    )
 
 
 def _was_here(connection: Connection, route: str, group_id: int | None) -> bool:

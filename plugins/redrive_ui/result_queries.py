@@ -27,7 +27,7 @@ def results(
     Of the newest :data:`NEWEST` rows of ``escalated_messages`` (as ``asked``) of which ``condition`` is true, and of at
     most :data:`MOST` of those failures.
     """
-    where, routes_named = routes_in(readable, "asked.route")
+    where, routes_named = routes_in(readable, dialect_of(connection).off_index("asked.route"))
     step = (
         # A question is 'decided' until its message is sent: the message says how far it has come by then.
         f"case when asked.status = 'decided' and {IN_REVIEW} then 'decided'"

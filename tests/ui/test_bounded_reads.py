@@ -3,8 +3,10 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.dialects.sqlite import Sqlite
@@ -82,3 +84,55 @@ def _hold(site: Site, gates: int, held: int) -> None:
         f" {numbers(held)} select n, n, 'orders', 'orders-dlq', 'dead_letter', n, zeroblob(16), 9, n, 'held', 'canary',"
         f" 'throttled', 1 + n % {gates}, '2026-11-01' from n"
     )
+
+
+def _ask(site: Site, asked: int, decided: int) -> None:
+    """So many questions about group 1, and so many answers about group 2."""
+    n = "select n from generate_series(1, {many}) n" if site.ledger.dialect.name == "postgresql" else "{numbers}"
+    for group, status, decision, many in ((1, "open", "null", asked), (2, "applied", "'discard'", decided)):
+        rows = n.format(many=many, numbers=f"{numbers(many)} select n from n")
+        site.change(
+            "insert into escalated_messages (message_id, route, group_id, reason, size_bytes, source, attempts,"
+            f" escalated_at, status, decision, decided_by) select n, 'orders', {group}, 'x', 9, 'orders-dlq', 0,"
+            f" '2026-11-01', '{status}', {decision}, 'ana' from ({rows}) as these"
+        )
+
+
+def test_of_a_failure_nobody_has_decided_about_not_all_is_read_that_was_ever_decided(
+    make_site: Callable[..., Site], tmp_path: Path
+) -> None:
+    took = []
+    for decided in (500, 5_000):
+        site = make_site(f"sqlite:///{tmp_path}/{decided}.db")
+        _hold(site, 2, 10)
+        _ask(site, 50, decided)
+        with query_plans.counted() as work:
+            assert "failure 1" in site.page("/groups/orders/1")
+        took.append(work.hundreds)
+    assert took[1] < took[0] + 50, took
+
+
+@pytest.mark.server
+def test_nor_on_postgresql(make_site: Callable[..., Site], postgres_database: str) -> None:
+    site = make_site(postgres_database)
+    blank.upgrade(site.ledger, seeding.NOW)
+    site.change("insert into route_state (route) values ('orders')")
+    _ask(site, 7_000, 3_000)
+    with site.ledger.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("vacuum analyze escalated_messages")
+    told: list[str] = []
+
+    def note(connection: Any, _cursor: object, statement: str, values: Any, *_: object) -> None:
+        if "group_state" in statement and "escalation_id desc" in statement:
+            with connection.connection.driver_connection.cursor() as cursor:
+                told.extend(
+                    line for (line,) in cursor.execute(f"explain (analyze, costs off, timing off) {statement}", values)
+                )
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        site.page("/groups/orders/1")
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert told
+    assert "Rows Removed by Filter" not in "".join(told), told
