@@ -78,6 +78,16 @@ def test_nobody_looks_for_the_first_few_of_what_people_were_not_asked_about_wher
     assert looks == [-1]
 
 
+def test_what_is_left_to_do_does_not_go_through_all_batches(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    shop.die("a")
+    shop.cycle()
+    with query_plans.told() as steps, shop.ledger.read() as connection:
+        inspecting.to_do(connection, "orders", shop.now())
+    assert any("ix_staging_batches_to_load" in step.text for step in steps)
+    assert not [step for step in steps if _OVER.search(step.text)]
+
+
 def open_messages(
     shop: Workshop,
     count: int,

@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from sqlalchemy.engine import Connection
 
+from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import sql
 from redrive.ledger.moves import FINISHED_NOW
 from redrive.ledger.predicates import OPEN_REVIEW, UNFINISHED
@@ -32,6 +33,16 @@ def of_route(connection: Connection, route: str) -> dict[str, Any]:
         "messages_difference": copies["new"] - messages,
         "settled_difference": max(0, copies["settled"] - copies["recorded"]),
     }
+
+
+def staged(connection: Connection, route: str) -> int:
+    """The route's recorded copies that are not loaded yet, without a look at all batches that ever were."""
+    state = dialect_of(connection).off_index("state")
+    found = sql(
+        "select coalesce(sum(copies), 0) from staging_batches where route = :route and loaded_at is null"
+        f" and {state} in ('recorded', 'settled')"
+    )
+    return int(connection.execute(found, {"route": route}).scalar_one())
 
 
 def why_not_configured(route: str, count: int) -> str:

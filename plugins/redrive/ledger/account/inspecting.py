@@ -272,7 +272,7 @@ def to_do(
 ) -> ToDo:
     """What is left for runs: nothing that waits for people, and nothing behind a gate that only a person can move.
     ``of``: for runs of what was :func:`chosen`; None for those of everything."""
-    places = balance.of_route(connection, route)
+    places = {"staged": balance.staged(connection, route), **balance.states_of(connection, [route]).get(route, {})}
     if of is not None:
         places |= {state: sum(one.messages for (its, _), one in of.items() if its == state) for state in SELECTED}
     found = {place: places[place] for place in _MOVED_BY_RUNS if places.get(place)}
