@@ -51,12 +51,18 @@ def _rename(path: Path) -> None:
     path.write_bytes(whole.replace(b"ordering_key", b"orderinG_key"))
 
 
+def _start_of(path: Path, column: str) -> int:
+    """Where in the file the pages of this column begin."""
+    group = pq.read_metadata(path).row_group(0)
+    parts = map(group.column, range(group.num_columns))
+    first = next(part for part in parts if part.path_in_schema.split(".")[0] == column)
+    return int(first.dictionary_page_offset or first.data_page_offset)
+
+
 def _lose_the_last_header(path: Path) -> None:
     """The beginning of a page of headers, which has no checksum, tells of one fewer."""
     whole, before = path.read_bytes(), pq.read_table(path).column("headers")
-    group = pq.read_metadata(path).row_group(0)
-    name = next(column for column in map(group.column, range(group.num_columns)) if "headers" in column.path_in_schema)
-    start = name.dictionary_page_offset or name.data_page_offset
+    start = _start_of(path, "headers")
     for place in range(start, start + 40):
         changed = whole[:place] + bytes([(whole[place] - 2) % 256]) + whole[place + 1 :]
         try:
@@ -75,7 +81,7 @@ def _other(column: str) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         whole = path.read_bytes()
         before = pq.read_table(path).column(column)
-        for place in range(4, len(whole)):
+        for place in range(_start_of(path, column), len(whole)):
             changed = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
             try:
                 after = pq.read_table(pa.BufferReader(changed), columns=[column]).column(column)
