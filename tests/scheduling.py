@@ -20,7 +20,10 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     "pubsub": ("tests/stages/test_google_pubsub", "tests/contract/test_google_pubsub"),
 }
 #: Files whose tests can run anywhere, each for itself.
-APART = ("tests/faults/", "tests/simulation/test_simulation", "tests/properties/")
+APART = (
+    *("tests/faults/", "tests/simulation/test_simulation", "tests/properties/"),
+    "tests/unit/test_group_stability",  # which would be the last to end
+)
 #: Files whose tests tell one story on one Airflow, each going on where the last one ended: never shuffled.
 IN_ORDER = TOGETHER["airflow"]
 #: What begins next; the rest follows as it was collected.
