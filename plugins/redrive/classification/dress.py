@@ -224,10 +224,7 @@ _END = re.compile(
     re.I,
 )
 _LONGEST_END: Final = 90
-_ENDINGS: Final = (
-    *("giving up", "gave up", "retrying", "will retr", "will be retr", "no more retries", "retries exhausted"),
-    *("to dlq", "to the dlq", "to dead", "to the dead"),
-)
+_ENDINGS: Final = ("giving up", "gave up", "retr", "dlq", "dead")
 #: Words that have to be left before such an end.
 _LEFT: Final = 3
 _CLAUSE = re.compile(r"([^:\n\"'(){}=]{3,120}?)(?: \(<\*>[^()\n]{0,30}\))?(?:: | - )(?=[^ ])")

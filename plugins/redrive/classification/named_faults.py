@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from redrive.classification.values_and_names import BLANK
-from redrive.classification.word_lists import says
+from redrive.classification.word_lists import may_say
 
 _UNKNOWN: Final = (
     r"(?:unknown|unrecogni[sz]ed|unsupported|invalid|illegal|undefined|undeclared|unmapped|unhandled|no such)"
@@ -228,13 +228,9 @@ _CLAUSE_ENDS: Final = ".;!?\n。；！？"
 def without_named_faults(text: str) -> str:
     """``text``, masked, with :data:`BLANK` instead of faults that it only names."""
     for words, pattern in _NAMED:
-        if _may_say(text, words):
+        if may_say(text, words):
             text = pattern.sub(_blanked, text)
-    return _without_demanded(text) if _may_say(text, _DEMANDS) else text
-
-
-def _may_say(text: str, words: tuple[str, ...]) -> bool:
-    return not text.isascii() or says(text.lower(), words)
+    return _without_demanded(text) if may_say(text, _DEMANDS) else text
 
 
 def _without_demanded(text: str) -> str:

@@ -103,7 +103,7 @@ _WORDS: Final = re.compile(
     r"(?<![A-Za-z0-9_-])[A-Za-z]{1,40}(?:[_-][A-Za-z]{1,40}){1,8}|(?<![A-Za-z])[A-Z]?[a-z]{1,40}(?:[A-Z][a-z]{1,40}){1,10}",
     re.ASCII,
 )
-# A letter or a hyphen first, of which there are few, and then what is before it.
+# A capital letter, an underscore or a hyphen first, of which there are few, and then what is before it.
 _MAY_BE_WORDS: Final = re.compile(r"[A-Z_-](?<=[A-Za-z][_-]|[a-z][A-Z])(?=[A-Za-z])", re.ASCII)
 _HUMPS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|[_-]", re.ASCII)
 

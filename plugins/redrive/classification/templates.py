@@ -301,7 +301,7 @@ def _slots(clusters: Sequence[tuple[list[Tokens], Tokens]]) -> list[tuple[int, d
             for numbers in beside.values()
             if len(numbers) > 1
         )
-        for numbers in sorted(every):
+        for numbers in sorted(every):  # in the order of the first cluster of each, which is that of what is found
             by_rest: dict[Tokens, dict[str, list[int]]] = {}  # different ones may have one hash
             for number in numbers:
                 template = clusters[number][1]
@@ -533,7 +533,7 @@ def _alike(clusters: Sequence[tuple[Tokens, list[Tokens]]]) -> Iterator[tuple[in
             if at < len(skeleton):
                 beside.setdefault(whole - hash((at, skeleton[at])), []).append(number)
         for numbers in beside.values():
-            if len(numbers) < MANY_WORDS:
+            if len(numbers) < MANY_WORDS:  # fewer are never asked for
                 continue
             by_rest: dict[Tokens, list[int]] = {}  # different ones may have one hash
             for number in numbers:

@@ -15,7 +15,7 @@ from string import ascii_lowercase, digits
 from typing import Final
 
 from redrive.classification.named_fields import with_fields_named
-from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS, any_of, says
+from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS, any_of, may_say, says
 
 BLANK: Final = "<*>"
 
@@ -135,9 +135,9 @@ PARTICLES: Final = (
     "di",
 )
 _PARTICLES = f"(?:{'|'.join(PARTICLES)})"
-# A capital letter, and a word of more than one, behind a blank.
-_BEFORE_CAPITAL = re.compile(rf" [{_CAPITALS}]")
-_BEFORE_SHOUTED = re.compile(r" [A-Z][A-Z0-9_-]")
+# A capital letter, and what is written in capitals, behind a blank.
+_CAPITAL_BEHIND_BLANK = re.compile(rf" [{_CAPITALS}]")
+_SHOUTED_BEHIND_BLANK = re.compile(r" [A-Z][A-Z0-9_-]")
 # The letter first and then what is before it: almost every position fails at it.
 _NAMED = re.compile(
     rf"[{_CAPITALS}](?<=[^\W\d_A-Z,(] .)[\w'-]*[^\W\d_A-Z](?:(?: {_PARTICLES}\b){{0,2}} {_CAPITAL}){{1,3}}(?![\w-])"
@@ -224,7 +224,7 @@ _OF_TYPES = re.compile(rf"(?<![^\W_])(?:{any_of('of_types')})", re.I)
 # seq=<*> dest=<*>: what was at hand, behind what is said
 _CONTEXT = re.compile(r"(?<=[^\s:,;=(])(?:[ ,;]{1,2}\w[\w.-]{0,40}=<\*>){1,20}(?=[ .]*$)")
 # found: String, got null, but was HashMap: what came instead
-# _WORDS_OF_X: one of these is in every text in which _X is found.
+# _WORDS_OF_X: one of these is in every text in which _X finds something, if it is asked whether it may say it.
 _WORDS_OF_FOUND = ("found", "received", "actual", "given", "got", "was")
 _FOUND = re.compile(
     r"(?=[fragb,])(?<!not )\b((?:found|received|actual|given|got)(?: value| type)?: |"
@@ -429,8 +429,8 @@ def _of_unknown(match: re.Match[str]) -> str:
     return match[0] if match[1].split()[-1].lower() in HOLDERS else f"{match[1]} <*>"
 
 
-#: Where a text has one of the literals in small letters (where there are none, a capital behind a blank), the kind of a
-#: value and the value, and what to read instead.
+#: Where a text may say one of the literals (without literals: has a capital behind a blank), the kind of a value and the
+#: value, and what to read instead.
 _TOLD_VALUES: Final = (
     (("lane ", "route ", "leg ", "sector ", "segment ", "relation "), _LANE, r"\1 <*>"),
     (
@@ -532,9 +532,9 @@ def phrase(text: str) -> str:
     text = _with_forms_told(_without_objects(text))
     text = _without_owners(_FOUND.sub(r"\1 <*>", text) if says(text, _WORDS_OF_FOUND) else text)
     text = _network(text)
-    if _BEHIND_NOUN.search(text.lower()):
+    if not text.isascii() or _BEHIND_NOUN.search(text.lower()):
         text = _OF_NOUN.sub(r"\1 <*>", text)
-    if _BEFORE_SHOUTED.search(text):
+    if _SHOUTED_BEHIND_BLANK.search(text):
         text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, text))
     text = _with_values_told(_unasked(_in_one_script(text)))
     if _BEFORE_CAPITALS.search(text):
@@ -560,25 +560,25 @@ def _without_objects(text: str) -> str:
         text = _DUMP.sub(_of_dump, text)
     if "=[" in text:
         text = _NESTED.sub("", text)
-    is_given_up = says(text.lower(), _WORDS_OF_GIVEN_UP) and _GIVEN_UP.search(text)
+    is_given_up = may_say(text, _WORDS_OF_GIVEN_UP) and _GIVEN_UP.search(text)
     return _OF_BROKER.sub(_of_broker, text) if is_given_up else text
 
 
 def _without_owners(text: str) -> str:
     """``text`` without the places, the companies and the people whose it is."""
-    if _BEFORE_SHOUTED.search(text):
+    if _SHOUTED_BEHIND_BLANK.search(text):
         text = _PLACED.sub(r"\1 <*>", text)
     text = _without_companies(text)
-    return _NAMED.sub(_person, _TITLED.sub(BLANK, text)) if _BEFORE_CAPITAL.search(text) else text
+    return _NAMED.sub(_person, _TITLED.sub(BLANK, text)) if _CAPITAL_BEHIND_BLANK.search(text) else text
 
 
 def _without_whom(text: str) -> str:
     """``text`` without who did it, and what the place is called where it was."""
     if says(text, _WHO_DID):
         text = _BY.sub(_who, _BY_USER.sub(r"\1 <*>", text))
-    if _BEFORE_SHOUTED.search(text):
+    if _SHOUTED_BEHIND_BLANK.search(text):
         text = _BANK.sub(_who, text)
-    is_called = _BEFORE_CAPITAL.search(text) and _CALLED.search(text)
+    is_called = _CAPITAL_BEHIND_BLANK.search(text) and _CALLED.search(text)
     return _CALLED.sub(_who, text) if is_called and not (_GERMAN.search(text) or _OF_TYPES.search(text)) else text
 
 
@@ -645,11 +645,9 @@ def _unasked(text: str) -> str:
 
 def _with_values_told(text: str) -> str:
     """``text`` with the values blanked whose kind is told by a word before them."""
-    small = text.lower()
     for literals, pattern, replacement in _TOLD_VALUES:
-        if says(small, literals) if literals else _BEFORE_CAPITAL.search(text):
+        if may_say(text, literals) if literals else _CAPITAL_BEHIND_BLANK.search(text):
             text = pattern.sub(replacement, text)
-            small = text.lower()
     return text
 
 
@@ -716,7 +714,7 @@ def _network(text: str) -> str:
     small = text.lower()
     if any(words in small for words in _RESOLVING):
         text = _NOT_RESOLVED.sub("host not found", text)
-    if ("connect" in small or "dial" in small) and says(small, _WORDS_OF_NOT_CONNECTED):
+    if ("connect" in small or "dial" in small) and may_say(text, _WORDS_OF_NOT_CONNECTED):
         text = _NOT_CONNECTED.sub("could not connect", text) if _CONNECTING.search(text) else text
     return text
 

@@ -35,6 +35,14 @@ def says(text: str, words: tuple[str, ...]) -> bool:
     return False
 
 
+def may_say(text: str, words: tuple[str, ...]) -> bool:
+    """Whether an expression that takes letters for small and capital ones may find one of ``words``, which are small.
+
+    Beyond ASCII it takes more than these for one another (``\u017f`` for s, ``\u0131`` for i), so there it is tried.
+    """
+    return not text.isascii() or says(text.lower(), words)
+
+
 def any_of(name: str) -> str:
     """The words of a list as alternatives of an expression, the longest first."""
     return "|".join(sorted((re.escape(word) for word in WORDS[name]), key=len, reverse=True))

@@ -429,7 +429,8 @@ _WORDINGS: Final[tuple[tuple[str, re.Pattern[str], _Instead], ...]] = tuple(
 def as_others_say(text: str) -> str:
     """A line of masked prose in the words that are read everywhere."""
     for literal, pattern, replacement in _WORDINGS:
-        # What begins with the text is looked for at its beginning: a search would try it at each of its characters.
+        # What begins with the text is looked for at its beginning: a search would try it at each of its characters. No
+        # such expression has an alternative that begins elsewhere.
         if literal in text and (not pattern.pattern.startswith("^") or pattern.match(text)):
             text = pattern.sub(replacement, text)
     return text
