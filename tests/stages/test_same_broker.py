@@ -52,13 +52,15 @@ def test_what_one_drains_and_the_other_sends_to_is_one_queue_too() -> None:
         {"port": 5673},
         {"schema": "billing"},
         {"host": None},
+        {"extra": {"vhost": "billing"}},
+        {"host": 5},
     ],
 )
 def test_another_host_port_or_virtual_host_is_another_broker(other: dict[str, Any]) -> None:
     assert not named_twice(settings(), of_orders=HERE, of_billing=HERE | other)
 
 
-@pytest.mark.parametrize("same", [{"host": "RABBIT.internal."}, {"port": None}, {"schema": None}, {"login": "billing"}])
+@pytest.mark.parametrize("same", [{"host": "RABBIT.internal."}, {"login": "billing"}, {"password": "other"}])
 def test_what_is_written_otherwise_is_the_same_broker_all_the_same(same: dict[str, Any]) -> None:
     assert named_twice(settings(), of_orders=HERE, of_billing=HERE | same)
 
@@ -67,6 +69,22 @@ def test_other_queues_and_connections_that_nobody_knows_are_nothing_to_tell() ->
     assert not named_twice(settings(sources=[{"queue": "billing-dlq"}]), of_orders=HERE, of_billing=HERE)
     assert not named_twice(settings(connection="of_orders", sources=[{"queue": "billing-dlq"}]), of_orders=HERE)
     assert not named_twice(settings(), of_orders=HERE)
+
+
+def test_of_many_routes_one_is_named_for_each_two_connections() -> None:
+    one = settings().routes
+    many = {f"{name}-{number}": route for number in range(200) for name, route in one.items()}
+    given = settings().model_copy(update={"routes": many})
+    assert [(found.route, found.other_route) for found in named_twice(given, of_orders=HERE, of_billing=HERE)] == [
+        ("billing-0", "orders-0")
+    ]
+
+
+def test_a_backend_that_fails_hides_nothing_else(tmp_path: Path) -> None:
+    def fails(_: str) -> Connection:
+        raise TimeoutError("the secrets backend")
+
+    assert list(same_broker.named_twice(settings(), fails)) == []
 
 
 def test_without_a_host_only_connections_that_say_the_same_lead_to_one_broker() -> None:

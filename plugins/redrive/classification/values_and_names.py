@@ -429,8 +429,8 @@ def _of_unknown(match: re.Match[str]) -> str:
     return match[0] if match[1].split()[-1].lower() in HOLDERS else f"{match[1]} <*>"
 
 
-#: Where a text may say one of the literals (without literals: has a capital behind a blank), the kind of a value and the
-#: value, and what to read instead.
+#: Where a text may say one of the literals (or has a capital behind a blank, where there are none), the kind of a value
+#: and the value, and what to read instead.
 _TOLD_VALUES: Final = (
     (("lane ", "route ", "leg ", "sector ", "segment ", "relation "), _LANE, r"\1 <*>"),
     (

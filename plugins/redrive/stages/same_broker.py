@@ -11,7 +11,6 @@ from typing import NamedTuple
 from redrive.brokers import registry
 from redrive.connections import lookup
 from redrive.connections.lookup import Connection
-from redrive.errors import RedriveError
 from redrive.settings import Route, Settings
 from redrive.settings.route import Queues
 
@@ -35,25 +34,35 @@ class Twice(NamedTuple):
 
 
 def named_twice(settings: Settings, connection: Callable[[str], Connection] = lookup.get) -> Iterator[Twice]:
-    """Queues of two routes, once for each two routes; connections that nobody knows are left out."""
-    found: dict[str, Connection] = {}
-    for name in sorted({route.connection for route in settings.routes.values() if route.connection}):
-        try:
-            found[name] = connection(name)
-        except RedriveError:
-            continue  # the finding of its routes
-    for (first, one), (second, other) in combinations(settings.routes.items(), 2):
-        ends = one.connection or "", other.connection or ""
-        if one.broker != other.broker or ends[0] == ends[1] or not found.keys() >= {*ends}:
+    """Queues of two routes, the first of each two connections; connections that can't be read are left out."""
+    by_kind: dict[str, dict[str, dict[str, Route]]] = {}
+    for name, route in settings.routes.items():
+        if route.connection:
+            by_kind.setdefault(route.broker, {}).setdefault(route.connection, {})[name] = route
+    for broker, of_kind in by_kind.items():
+        if len(of_kind) < 2:
             continue
-        if not lead_to_one(found[ends[0]], found[ends[1]]):
-            continue
-        queues = Queues(registry.kind(one.broker))
-        for queue in _named(one):
-            queues.add(queue, first)
-        shared = next((queue for queue in sorted(_named(other)) if queues.find(queue)), None)
-        if shared is not None:
-            yield Twice(second, shared, ends[1], first, ends[0])
+        known = {name: found for name in of_kind if (found := _read(name, connection))}
+        for one, other in combinations(known, 2):
+            if lead_to_one(known[one], known[other]):
+                queues = Queues(registry.kind(broker))
+                for name, route in of_kind[one].items():
+                    for queue in _named(route):
+                        queues.add(queue, name)
+                shared = (
+                    Twice(name, queue, other, found.of, one)
+                    for name, route in of_kind[other].items()
+                    for queue in sorted(_named(route))
+                    if (found := queues.find(queue))
+                )
+                yield from [first] if (first := next(shared, None)) else []
+
+
+def _read(name: str, connection: Callable[[str], Connection]) -> Connection | None:
+    try:
+        return connection(name)
+    except Exception:  # whatever a secrets backend raises is a finding of its routes
+        return None
 
 
 def _named(route: Route) -> set[str]:
@@ -62,12 +71,14 @@ def _named(route: Route) -> set[str]:
 
 
 def lead_to_one(one: Connection, other: Connection) -> bool:
-    """Whether two connections surely lead to one broker: to the same host, port and virtual host or namespace, whoever
-    signs in; where they name no host, because they say the same of everything."""
-    if one.host or other.host:
-        hosts = {(connection.host or "").lower().rstrip(".") for connection in (one, other)}
-        ports = {connection.port for connection in (one, other) if connection.port is not None}
-        spaces = {(connection.schema or "").strip("/") for connection in (one, other)}
-        return len(hosts) == 1 and len(ports) < 2 and len(spaces) == 1
-    said = ((c.login, c.password, c.port, c.schema, dict(c.extra)) for c in (one, other))
-    return next(said) == next(said)
+    """Whether two connections surely lead to one broker: they say the same but for who signs in, or, where no host is
+    named, of everything."""
+    said, another = _said(one), _said(other)
+    if not one.host and not other.host:
+        said, another = (*said, one.login, one.password), (*another, other.login, other.password)
+    return said == another
+
+
+def _said(connection: Connection) -> tuple[object, ...]:
+    host = str(connection.host or "").lower().rstrip(".")
+    return host, connection.port, connection.schema or None, dict(connection.extra)
