@@ -395,7 +395,20 @@ def test_many_cards_take_linear_time(begun: str) -> None:
         ('<add key="DbPassword" value="hat"/>', f'<add key="DbPassword" value="{HIDDEN}"/>'),
         ('<property name="password">hat</property>', f'<property name="password">{HIDDEN}</property>'),
         ("<password><![CDATA[hat]]></password>", f"<password><![CDATA[{HIDDEN}]]></password>"),
-        ("[('password', 'hat-17-box')]", f"[('password', '{HIDDEN}')]"),
+        ("[('password', 'hat')]", f"[('password', '{HIDDEN}')]"),
+        ("key=password value=hat17 key=user value='ana'", f"key=password value={HIDDEN} key=user value='ana'"),
+        ('{"name":"password","value":"ha\\"t","n":1}', f'{{"name":"password","value":"{HIDDEN}","n":1}}'),
+        ('{"msg":"name=password, value=\'hat","n":1}', f'{{"msg":"name=password, value=\'{HIDDEN}","n":1}}'),
+        ('{"m":"- name: DB_PASSWORD\\n  value: hat"}', f'{{"m":"- name: DB_PASSWORD\\n  value: {HIDDEN}"}}'),
+        ('{"value":"hat","msg":"Invalid value","path":"password"}',
+         f'{{"value":"{HIDDEN}","msg":"Invalid value","path":"password"}}'),
+        ("{'loc': ('body', 'password'), 'input': 'hat'}", f"{{'loc': ('body', 'password'), 'input': '{HIDDEN}'}}"),
+        ('{"ParameterKey":"DbPassword","ParameterValue":"hat"}',
+         f'{{"ParameterKey":"DbPassword","ParameterValue":"{HIDDEN}"}}'),
+        ('{"field":"password","oldValue":"hat","newValue":"box"}',
+         f'{{"field":"password","oldValue":"{HIDDEN}","newValue":"{HIDDEN}"}}'),
+        ('{"name":"password","value":["hat",1],"n":1}', f'{{"name":"password","value":["{HIDDEN}"],"n":1}}'),
+        ("<name>db.password</name>\n  <value>hat</value>", f"<name>db.password</name>\n  <value>{HIDDEN}</value>"),
         ("create user ana identified by 'hat'", f"create user ana identified by '{HIDDEN}'"),
     ],
 )  # fmt: skip
@@ -481,6 +494,16 @@ def test_credentials_are_masked(text: str, shown: str) -> None:
         '{"key":"sort_key","value":"eu"}',
         '<parameter name="token" type="string"/>\n<value>17</value>',
         '{"name":"secret","namespace":"prod"},{"name":"other","value":"x"}',
+        "  - name: DB_PASSWORD\n    valueFrom:\n      secretKeyRef: db\n  - name: LEVEL\n    value: 'debug'",
+        "Resource identified by 'orders-17' was not found",
+        '{"param":"token","url":"a -> b","html":"</p>"}',
+        '<error field="password">Das Passwort ist zu kurz</error>',
+        'Unknown columns ["auth_token", "address_line_1"]',
+        "field 'token': expected value: 'Bearer'",
+        '{"name":"InvalidToken","data":"order 17 is closed"}',
+        "KeyError: key 'auth_token'; input: '/data/orders-17.csv'",
+        '{"name":"pass","value":1234}',
+        "password\n  Field required [type=missing, input_value={'host': 'db'}, input_type=dict]",
     ],
 )
 def test_what_is_no_credential_stays_readable(text: str) -> None:
@@ -496,7 +519,8 @@ def test_what_is_no_credential_stays_readable(text: str) -> None:
      '"token":[1,', '"token":["a', "token':[\"", '"token":{"a":\\"', '"token":["\\u000a', '"token":"the token is ',
      '"authorization":[{', '"name":"password"', "name=password ", '"value":"a","name":', '"path":["password', "name:",
      '"name":"password","value":', '"value":"a","name":"password', '<a name="password" ', "<password><![CDATA[",
-     '["password","', "password\\n ", "identified by ", "name=password\\n ", "input_value=a"],
+     '["password","', "password\\n ", "identified by ", "name=password\\n ", "input_value=a", "name=password\n  ",
+     "key:[key: ", "field 'password' ", "name=password" + "\n  " * 40, "create user identified by ", '[["token",'],
 )  # fmt: skip
 def test_credentials_are_found_in_linear_time(piece: str) -> None:
     text = piece * (200_000 // len(piece))

@@ -78,7 +78,7 @@ CALLED = (
     r"encryption|functions|license|master|private|secret|secret[-_ ]?access|session|shared|shared[-_ ]?access|signing|"
     r"storage|subscription)[-_ ]?key)|(?P<header>authorization|cookie(?<![a-z]cookie)))(?P<many>(?<!s)s)?"
 )
-_CALLED_AT_END = re.compile(rf"{CALLED}$", re.ASCII | re.IGNORECASE)
+CALLED_AT_END = re.compile(rf"{CALLED}$", re.ASCII | re.IGNORECASE)
 _NAMED = re.compile(
     rf"(?P<element><[\w:.-]{{0,60}}?)?{CALLED}"
     r"(?P<quote>\\{0,7}[\"'])?(?:\s{0,4}(?P<sign>==?>?|%3d|:(?!:)=?)\s{0,4}|(?P<end>(?(element)(?:\s[^<>]{0,500}+)?)>))",
@@ -89,7 +89,7 @@ _NAMED = re.compile(
 @lru_cache(maxsize=1024)
 def is_called_secret(name: str) -> bool:
     """Whether what is so called, a header or a field, is a secret."""
-    return _CALLED_AT_END.search(name.strip()[-_LONGEST_NAME:]) is not None
+    return CALLED_AT_END.search(name.strip()[-_LONGEST_NAME:]) is not None
 
 
 _LONGEST_NAME = 256

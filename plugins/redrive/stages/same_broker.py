@@ -42,7 +42,7 @@ def named_twice(settings: Settings, connection: Callable[[str], Connection] = lo
     for broker, of_kind in by_kind.items():
         if len(of_kind) < 2:
             continue
-        known = {name: found for name in of_kind if (found := _read(name, connection))}
+        known = {name: said for name in of_kind if (said := _read(name, connection))}
         for one, other in combinations(known, 2):
             if lead_to_one(known[one], known[other]):
                 queues = Queues(registry.kind(broker))
