@@ -408,6 +408,14 @@ def test_many_cards_take_linear_time(begun: str) -> None:
         ('{"field":"password","oldValue":"hat","newValue":"box"}',
          f'{{"field":"password","oldValue":"{HIDDEN}","newValue":"{HIDDEN}"}}'),
         ('{"name":"password","value":["hat",1],"n":1}', f'{{"name":"password","value":["{HIDDEN}"],"n":1}}'),
+        ("[\"field 'password': rejected value [hat17]\"]", f"[\"field 'password': rejected value [{HIDDEN}]\"]"),
+        ('{"key":"token","value":["a]b","cc"]}', f'{{"key":"token","value":["{HIDDEN}"]}}'),
+        ("field: password, rejected value: hat", f"field: password, rejected value: {HIDDEN}"),
+        ('{\n  "loc": [\n    "body",\n    "password"\n  ],\n  "input": "hat"\n}',
+         f'{{\n  "loc": [\n    "body",\n    "password"\n  ],\n  "input": "{HIDDEN}"\n}}'),
+        ('{"m":"{\\r\\n\\t\\"name\\": \\"token\\",\\r\\n\\t\\"value\\": \\"hat\\"}"}',
+         f'{{"m":"{{\\r\\n\\t\\"name\\": \\"token\\",\\r\\n\\t\\"value\\": \\"{HIDDEN}\\"}}"}}'),
+        (f"name=token value={'hat' * 200}", f"name=token value={HIDDEN}"),
         ("<name>db.password</name>\n  <value>hat</value>", f"<name>db.password</name>\n  <value>{HIDDEN}</value>"),
         ("create user ana identified by 'hat'", f"create user ana identified by '{HIDDEN}'"),
     ],
@@ -496,6 +504,12 @@ def test_credentials_are_masked(text: str, shown: str) -> None:
         '{"name":"secret","namespace":"prod"},{"name":"other","value":"x"}',
         "  - name: DB_PASSWORD\n    valueFrom:\n      secretKeyRef: db\n  - name: LEVEL\n    value: 'debug'",
         "Resource identified by 'orders-17' was not found",
+        "Could not create order identified by 8f3a-1177",
+        "level=warn key=token\nlevel=info metric=heap value=17.5",
+        "jwt.header=Authorization\njwt.prefix=Bearer\ncache.default.value=42000",
+        '{"method":"POST","path":"/oauth/token","status":500,"data":"upstream timed out"}',
+        '{"m":"password\\n  Field required [type=missing, input_value={}, input_type=dict]\\nage\\n  Input is no number'
+        " [type=int_parsing, input_value='abc', input_type=str]\"}",
         '{"param":"token","url":"a -> b","html":"</p>"}',
         '<error field="password">Das Passwort ist zu kurz</error>',
         'Unknown columns ["auth_token", "address_line_1"]',
@@ -520,7 +534,7 @@ def test_what_is_no_credential_stays_readable(text: str) -> None:
      '"authorization":[{', '"name":"password"', "name=password ", '"value":"a","name":', '"path":["password', "name:",
      '"name":"password","value":', '"value":"a","name":"password', '<a name="password" ', "<password><![CDATA[",
      '["password","', "password\\n ", "identified by ", "name=password\\n ", "input_value=a", "name=password\n  ",
-     "key:[key: ", "field 'password' ", "name=password" + "\n  " * 40, "create user identified by ", '[["token",'],
+     "key:[key: ", "field 'password' ", "name=password" + "\n  " * 40, "create user a identified by ", '[["token",'],
 )  # fmt: skip
 def test_credentials_are_found_in_linear_time(piece: str) -> None:
     text = piece * (200_000 // len(piece))

@@ -20,18 +20,21 @@ _NAMES = r"(?:name|key|field|header|param(?:eter)?|property|attribute|path|loc|v
 #: What it is, or was; what should have been is none.
 _VALUES = r"(?<!expected)(?<!expected[ _-])values?|input|data"
 _SIGN = r"[ \t]{0,4}(?:=>?|:(?!:))[ \t]{0,4}"
-_LINE = r"(?:\\{0,7}\r)?(?:\n|\\{1,7}n)"
+_LINE = r"(?:\r|\\{1,7}r)?(?:\n|\\{1,7}n)"
 # Where the next member begins: behind blanks, a comma or the end of a line, unless that begins another entry of a list.
-_NEXT = re.compile(rf"(?:[ \t,;&]|{_LINE}(?![ \t]*+-[ \t]))*+")
+_NEXT = re.compile(rf"(?:[ \t,;&]|\\{{1,7}}t|{_LINE}(?![ \t]*+-[ \t]))*+")
+_ON_THE_LINE = re.compile(r"[ \t,;&]*+")
 _KEY = r"(?P<in_quotes>" + _QUOTE + r")?(?P<key>[A-Za-z][\w.-]{0,60}(?: value)?)(?(in_quotes)" + _QUOTE + ")" + _SIGN
 _START = re.compile(
     rf"(?<![\w.-])(?:{_QUOTE})?(?=(?P<word>[A-Za-z][\w.-]{{0,60}}+(?: value)?)(?:{_QUOTE})?{_SIGN})(?=[\w.-]{{0,60}}?"
     rf"(?:{_NAMES}|{_VALUES})(?:{_QUOTE}|[ \t:=]))",
     _FLAGS,
 )
+# What a list has: texts in quotes, whole, and what is in none.
+_ITEMS = r"(?:[^\[\](){}\"'\\]|\"(?:[^\"\\\n]|\\.)*+\"|'(?:[^'\"\\\n]|\\.)*+'|\\{1,7}\"[^\"\\\n]*+\\{1,7}\")"
 _MEMBER = re.compile(
-    rf"{_KEY}(?:b?(?P<opens>{_QUOTE})|\[(?P<list>[^\[\]{{}}\n]{{0,300}})\]|\((?P<tuple>[^(){{}}\n]{{0,300}})\)"
-    rf"|(?P<bare>[^\s,;\"'\\\]}}(){{\[<>]{{1,300}}))",
+    rf"{_KEY}(?:b?(?P<opens>{_QUOTE})|\[(?P<list>{_ITEMS}{{0,300}}+)\]|\((?P<tuple>{_ITEMS}{{0,300}}+)\)"
+    rf"|(?P<bare>[^\s,;\"'\\\]}}(){{\[<>]{{1,300}}+))",
     _FLAGS,
 )
 #: In quotes up to where they are closed; where they are not, up to the next ones.
@@ -41,7 +44,8 @@ _QUOTED = {
     "\\": re.compile(r"[^\"'\\\n]*+"),
 }
 _UP_TO_QUOTES = re.compile(r"[^\"'\\\n]*+")
-_REST_OF_LINE = re.compile(r"[^\n\\\"]{1,300}")
+_REST = re.compile(r"[^\s,;\"'\\\]}(){\[<>]*+")
+_REST_OF_LINE = re.compile(r"[^\n\\\"]++")
 _MOST_MEMBERS = 16
 _LONGEST_NAME = 60
 _PARTS_NAME = re.compile(r"[/\"',\s]")
@@ -61,7 +65,7 @@ _IN_OTHER_WAYS = tuple(
     for pattern in (
         # Spring: error on field 'password': rejected value [...]
         rf"field {_QUOTE}[^\"'\n]{{0,80}}?{CALLED}{_QUOTE}[^\n]{{0,20}}? rejected value \["
-        r"(?P<hidden>[^\n]{1,300}?)\](?=[;.]|$)",
+        r"(?P<hidden>[^\n\"\\]{1,300}?)\](?=[;.,\s]|\\{0,7}[\"'nr]|$)",
         rf"{CALLED}(?:\s[^<>]{{0,200}})?><!\[CDATA\[(?P<hidden>(?:(?!\]\]>|\\*\")[^\n]){{1,2000}})",
         # <property name="password">…</property>; <name>db.password</name><value>…</value>
         rf"<(?:\w{{1,20}}:)?(?:property|entry|setting|param|parameter|init-param|string|item|constant)\s[^<>]{{0,200}}?"
@@ -72,10 +76,11 @@ _IN_OTHER_WAYS = tuple(
         rf"(?:\[|[\])]\s?,)\s{{0,4}}{_NAMED_IN_QUOTES}(?P<opens>{_QUOTE})(?P<hidden>[^\n\"'\\]{{1,2000}})(?P=opens)"
         r"\s{0,4}[\])]",
         # pydantic: the name is alone on the line before
-        rf"(?:^|\n|\\n)[\w.\[\]-]{{0,60}}?{CALLED}{_LINE} {{1,4}}[^\n]{{0,300}}?\[type=(?!missing)[^\n]{{0,80}}?"
-        r"input_value=(?P<hidden>[^\n]{1,2000}?)(?=, input_type=)",
+        rf"(?:^|\n|\\n)[\w.\[\]-]{{0,60}}?{CALLED}{_LINE} {{1,4}}(?:(?!\[type=|\\{{1,7}}n)[^\n]){{0,300}}"
+        r"\[type=(?!missing)(?:(?!\\{1,7}n)[^\n]){0,80}?input_value="
+        r"(?P<hidden>(?:(?!\\{1,7}n)[^\n]){1,2000}?)(?=, input_type=)",
         # of SQL
-        rf"\b(?:create|alter|grant|set)\b[^\n;]{{0,200}}?\bidentified\s{{1,4}}(?:with\s{{1,4}}\w{{1,40}}\s{{1,4}})?by\s{{1,4}}"
+        rf"\b(?:user|role|to)\s{{1,4}}(?:if\snot\sexists\s)?[^\s;]{{1,100}}\s{{1,4}}identified\s{{1,4}}(?:with\s{{1,4}}\w{{1,40}}\s{{1,4}})?by\s{{1,4}}"
         rf"(?:password\s{{1,4}})?(?P<opens>{_QUOTE})?(?P<hidden>[^\s\"'\\;]{{1,300}})",
     )
 )
@@ -107,6 +112,7 @@ class _Member(NamedTuple):
     behind: int
     quote: str
     is_json: bool
+    is_whole: bool
 
 
 def _masked(text: str, find: Callable[[str], Iterable[_Hidden]]) -> str:
@@ -138,14 +144,17 @@ def _of_pairs(text: str) -> Iterator[_Hidden]:
         is_count = called["many"] or called["may_be_none"]  # "tokens": 1700, "pass": 12
         for one in members:
             if _is_value(one) and _is_secret(one.said) and not (is_count and _NUMBER.fullmatch(one.said)):
-                yield _Hidden(one.start, one.end, f"{one.quote}{MASK_CREDENTIALS}{one.quote}")
+                end = one.end if one.is_whole else _end(_REST, text, one.end)
+                yield _Hidden(one.start, end, f"{one.quote}{MASK_CREDENTIALS}{one.quote}")
 
 
 def _called(one: _Member) -> re.Match[str] | None:
     """By what the value of a member is the name of a secret."""
     if not _IS_NAME.fullmatch(one.key):
         return None
-    name = one.said[-_LONGEST_NAME:].rstrip("\"'\\ ,")
+    if one.key.lower() == "path" and one.said.startswith("/"):
+        return None  # of a request, or of a file
+    name = one.said[-_LONGEST_NAME:].rstrip("\"'\\ ,\r\n\t")
     return None if _NO_NAME.fullmatch(_PARTS_NAME.split(name)[-1]) else CALLED_AT_END.search(name)
 
 
@@ -162,7 +171,9 @@ def _members(text: str, at: int) -> Iterator[_Member]:
             return
         seen.add(one.key)
         yield one
-        at = _end(_NEXT, text, one.behind)
+        # A line of key=value is an entry of its own.
+        is_told = one.is_json or (_begins_line(text, at) and text[at + len(one.key) :][:8].lstrip().startswith(":"))
+        at = _end(_NEXT if is_told else _ON_THE_LINE, text, one.behind)
         if at == one.behind:
             return
 
@@ -172,21 +183,22 @@ def _member(text: str, found: re.Match[str]) -> _Member:
     if opens := found["opens"]:
         start = found.end()
         end = _end(_QUOTED[opens[0]], text, start)
-        if not text.startswith(opens, end):
+        if not text.startswith(opens, end) or (opens == "'" and in_quotes != "'" and '"' in text[start:end]):
             end = _end(_UP_TO_QUOTES, text, start)
         behind = end + len(opens) if text.startswith(opens, end) else end
-        return _Member(key, text[start:end], start, end, behind, "", bool(in_quotes))
+        return _Member(key, text[start:end], start, end, behind, "", bool(in_quotes), True)
     which = next(name for name in ("list", "tuple", "bare") if found[name] is not None)
     start, end = found.span(which)
     if (
         which == "bare"
         and not in_quotes
+        and _IS_VALUE.fullmatch(key)
         and ":" in text[found.end("key") : start]
         and _begins_line(text, found.start())
     ):
         end = _end(_REST_OF_LINE, text, start)  # of YAML
     quote = "" if which == "tuple" else in_quotes
-    return _Member(key, text[start:end], start, end, max(end, found.end()), quote, bool(in_quotes))
+    return _Member(key, text[start:end], start, end, max(end, found.end()), quote, bool(in_quotes), which != "bare")
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
@@ -197,4 +209,4 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 def _begins_line(text: str, at: int) -> bool:
     before = text[max(0, at - 60) : at].rstrip(" \t-")
-    return before == "" or before.endswith(("\n", "\\n"))
+    return before == "" or before.endswith(("\n", "\\n", '"'))
