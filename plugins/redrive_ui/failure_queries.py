@@ -288,11 +288,13 @@ def _newest_answered(same: str) -> str:
     """SQL: the newest questions about a group that somebody has answered, though perhaps they are asked again."""
     # Status by status: looked for in the order of their ids, those of a group about which nobody has decided are not
     # found before all that was ever asked is at an end.
+    # By group first, which is one: where it is null, PostgreSQL does not know that its index has that order.
     return " union all ".join(
         f"select escalation_id from (select escalation_id from escalated_messages where status = '{status}'"
-        f" and route = :route and {same} order by escalation_id desc limit {NEWEST}) as {status}_ones"
+        f" and route = :route and {same} and decision is not null"
+        f" order by group_id desc, escalation_id desc limit {NEWEST}) as {status}_ones"
         for status in ReviewStatus
-        if status is not ReviewStatus.OPEN
+        if status not in (ReviewStatus.OPEN, ReviewStatus.REOPENED)
     )
 
 

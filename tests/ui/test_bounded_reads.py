@@ -10,6 +10,8 @@ from sqlalchemy import Engine, event
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.dialects.sqlite import Sqlite
+from redrive.lifecycle import ReviewStatus
+from redrive_ui import failure_queries
 from tests import blank, query_plans
 from tests.probe import numbers
 from tests.ui import seeding
@@ -98,22 +100,33 @@ def _ask(site: Site, asked: int, decided: int) -> None:
         )
 
 
-def test_of_a_failure_nobody_has_decided_about_not_all_is_read_that_was_ever_decided(
-    make_site: Callable[..., Site], tmp_path: Path
+def test_a_failure_tells_of_every_decision_wherever_its_question_stands(
+    make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    took = []
-    for decided in (500, 5_000):
-        site = make_site(f"sqlite:///{tmp_path}/{decided}.db")
-        _hold(site, 2, 10)
-        _ask(site, 50, decided)
-        with query_plans.counted() as work:
-            assert "failure 1" in site.page("/groups/orders/1")
-        took.append(work.hundreds)
-    assert took[1] < took[0] + 50, took
+    site = make_site()
+    _hold(site, 2, 10)
+    answered = [ReviewStatus.DECIDED, ReviewStatus.APPLIED, ReviewStatus.REFUSED]
+    unanswered = [ReviewStatus.OPEN, ReviewStatus.REOPENED, *[ReviewStatus.REFUSED] * 4]
+    assert {*answered, *unanswered} == set(ReviewStatus)
+    # The newest of all, and about none of them has anybody decided.
+    for number, status in enumerate([*answered, *unanswered]):
+        decision = f"'discard', '{status}'" if number < len(answered) else "null, null"
+        site.change(
+            "insert into escalated_messages (message_id, route, group_id, reason, size_bytes, source, attempts,"
+            f" escalated_at, status, decision, decided_by) select {100 + number}, 'orders', 1, 'x', 9, 'orders-dlq', 0,"
+            f" '2026-11-01', '{status}', {decision}"
+        )
+    monkeypatch.setattr(failure_queries, "NEWEST", 3)
+    with site.ledger.read() as connection:
+        found = failure_queries.group(connection, "orders", 1, ["orders"], lambda _, text: text, seeding.NOW)
+    assert found
+    assert {one["decided_by"] for one in found["decided"]} == set(answered)
 
 
 @pytest.mark.server
-def test_nor_on_postgresql(make_site: Callable[..., Site], postgres_database: str) -> None:
+def test_of_a_failure_nobody_has_decided_about_not_all_is_read_that_was_ever_decided(
+    make_site: Callable[..., Site], postgres_database: str
+) -> None:
     site = make_site(postgres_database)
     blank.upgrade(site.ledger, seeding.NOW)
     site.change("insert into route_state (route) values ('orders')")
