@@ -12,8 +12,10 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from redrive.ledger import table_statistics
+from redrive.ledger.account import balance
 from redrive.ledger.drain import copy_roles
 from redrive.ledger.engine import sql
+from redrive.ledger.review import escalations
 from redrive.ledger.transactions import RunTransaction
 from tests.workshop import KEY_ERROR, Workshop
 
@@ -99,3 +101,38 @@ def test_what_is_loaded_was_counted_before_it_is_compared(workshop: Workshop, mo
     workshop.die("a", "b", "c", error=KEY_ERROR)
     workshop.cycle()
     assert counted == [3.0]
+
+
+def test_whom_nobody_asks_about_is_looked_for_by_message_not_among_all_that_is_open(workshop: Workshop) -> None:
+    many = 20_000
+    with workshop.ledger.write() as connection:
+        connection.exec_driver_sql(
+            "insert into messages (message_id, redrive_id, route, source, kind, broker_message_id, body_hash,"
+            " body_bytes, copy_id, state, changed_at) select n, n, 'orders', 'orders-dlq', 'dead_letter', n, '', 9, n,"
+            f" case when mod(n, 9) = 0 then 'confirmed' else 'escalated' end, '2026-01-01'"
+            f" from generate_series(1, {many}) n"
+        )
+        connection.exec_driver_sql(
+            "insert into escalated_messages (message_id, route, reason, size_bytes, source, attempts, escalated_at)"
+            " select message_id, route, 'x', 9, source, 0, '2026-01-01' from messages where state = 'escalated'"
+            " and message_id > 9"
+        )
+        connection.exec_driver_sql("analyze messages")
+    with explained("select count(*) from messages") as counts, workshop.ledger.read() as connection:
+        assert escalations.nobody_asked(connection, "orders") == 8
+        assert [one for one in balance.problems(connection) if "8 escalated messages without" in one]
+    assert len(counts) > 2
+    with explained("select message_id") as pages, workshop.ledger.read() as connection:
+        for after, found in ((-1, [1, 2, 3]), (6, [7, 8])):
+            page = escalations.unasked(connection, "orders", after=after, limit=3, max_bytes=1_000)
+            assert [one.message_id for one in page] == found
+    asked = [plan for plan in counts + pages if "escalated_messages" in plan]
+    assert len(asked) >= 4
+    for plan in asked:  # how long it takes depends on the machine
+        assert "ix_escalated_messages_status" not in plan
+        assert "Materialize" not in plan
+        assert "Join" not in plan
+        assert "ix_escalated_messages_message_id" in plan
+    # State by state in the order of their ids: neither is all that waits sorted, nor what is finished gone through.
+    assert [plan.count("ix_messages_route_state") for plan in pages] == [2, 2]
+    assert "Sort Key: messages_" not in "".join(pages)

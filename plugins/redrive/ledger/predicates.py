@@ -3,6 +3,7 @@ said: each is written here once."""
 
 from collections.abc import Iterable
 
+from redrive.ledger.dialects import Dialect
 from redrive.lifecycle import FINISHED, RESENDS, SENDS, UNDECIDED, Plan, ReviewStatus, State
 from redrive.policy.gates import Stage
 
@@ -27,7 +28,8 @@ TO_PLAN = "messages.state in ('classified', 'held') and (messages.state = 'class
 #: Waits for its question to people.
 TO_ASK = f"state in {listed((State.TO_REVIEW, State.EXPIRED))}"
 #: People are asked, or have to be.
-ASKED = f"state in {listed((State.ESCALATED, State.RESTORE_UNKNOWN))}"
+ASKED_STATES = (State.ESCALATED, State.RESTORE_UNKNOWN)
+ASKED = f"state in {listed(ASKED_STATES)}"
 #: The message is still in review: nothing that was decided about it was taken up, and all of that can be changed. What
 #: was released before a restore took it is not: if it can't be put back, it is sent as that was decided.
 #: As in the triggers of ``escalated_messages``.
@@ -62,8 +64,6 @@ NEWEST_OF_ROUTE = "(select coalesce(max(slice_id), 0) from delivery_slices where
 COUNTS = "coalesce(return_kind, 'dead_letter') = 'dead_letter'"
 #: Over ``escalated_messages``: a person has to say something.
 UNDECIDED_REVIEW = f"status in {listed(UNDECIDED)}"
-#: Over ``escalated_messages``: it is not closed. Said as a list, which an index knows: all but a few are closed.
-OPEN_REVIEW = f"status in {listed(one for one in ReviewStatus if one is not ReviewStatus.APPLIED)}"
 #: Over ``escalated_messages`` and ``standing_decisions``: somebody else than who decided has approved it.
 APPROVED = "lower(trim(approved_by)) not in ('', lower(trim(decided_by)))"
 
@@ -104,3 +104,14 @@ def too_old() -> str:
     """Given up by the next plan, once it is planned or to be: older than ``:enqueued_at``, and not released by a
     person. Where nobody told when it was enqueued it counts when it was drained."""
     return f"coalesce({enqueued()}, messages.received_at) < :enqueued_at and coalesce(messages.plan, '') <> 'release'"
+
+
+def nobody_is_asked(dialect: Dialect, message_id: str) -> str:
+    """SQL: no question about message ``message_id``, a column of an outer query, is before people or being carried
+    out."""
+    # Counted of each message by its id. "not exists" becomes a join, and as long as the statistics know nothing of what
+    # was asked since, each message is held against all that is open.
+    return (
+        f"(select count(*) from escalated_messages asked where asked.message_id = {message_id}"
+        f" and {dialect.in_row('asked.status')} <> '{ReviewStatus.APPLIED}') = 0"
+    )

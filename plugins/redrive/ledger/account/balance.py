@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import sql
 from redrive.ledger.moves import FINISHED_NOW
-from redrive.ledger.predicates import OPEN_REVIEW, UNFINISHED
+from redrive.ledger.predicates import UNFINISHED, nobody_is_asked
 from redrive.lifecycle import State
 
 
@@ -140,6 +140,7 @@ def _count(connection: Connection, statement: str, route: str | None) -> int:
     """What a statement below counts, of one route or of all."""
     text = statement.replace("/*route*/", "and m.route = :route" if route else "")
     text = text.replace("/*repeat*/", "and r.route = :route" if route else "")
+    text = text.replace("/*unasked*/", nobody_is_asked(dialect_of(connection), "m.message_id"))
     text = text.replace("/*both*/", "and both_of.route = :route" if route else "")
     return int(connection.execute(sql(text), {"route": route} if route else {}).scalar_one() or 0)
 
@@ -160,8 +161,7 @@ _SUMS = {
 _CONTRADICTIONS = {
     "escalated messages without an open review row: nobody is asked about them, as their rows were removed or closed by"
     " hand. The next run, or `redrive escalate {route}`, asks again": (
-        "select count(*) from messages m where m.state = 'escalated' /*route*/ and not exists"
-        f" (select 1 from escalated_messages e where e.message_id = m.message_id and e.{OPEN_REVIEW})"
+        "select count(*) from messages m where m.state = 'escalated' /*route*/ and /*unasked*/"
     ),
     "messages in state sending that no open slice holds: nobody sends them, and nobody knows whether somebody did. "
     + _BY_HAND: (

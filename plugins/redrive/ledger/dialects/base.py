@@ -135,7 +135,8 @@ class Dialect(ABC):
 
     @abstractmethod
     def in_row(self, column: str) -> str:
-        """``column``, a text, in a condition beside :meth:`few`: rows that are looked up are asked, and no index is."""
+        """``column``, a text, in a condition beside :meth:`few` or of a count of its own for each row: rows that are
+        looked up are asked, and no index is."""
 
     @abstractmethod
     def tidy_up_early(self, connection: Connection, tables: Sequence[str]) -> None:

@@ -13,11 +13,19 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
+from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import ASKED, IN_DOUBT, OPEN_REVIEW, PERHAPS_SENT, TO_ASK, UNDECIDED_REVIEW
+from redrive.ledger.predicates import (
+    ASKED_STATES,
+    IN_DOUBT,
+    PERHAPS_SENT,
+    TO_ASK,
+    listed,
+    nobody_is_asked,
+)
 from redrive.ledger.transactions import RouteLease, RunTransaction
-from redrive.lifecycle import Question, State
+from redrive.lifecycle import UNDECIDED, Question, State
 
 #: Why a message that the consumer's records know is neither sent nor asked about.
 PROCESSED = "The processed_check says that it was processed."
@@ -59,22 +67,24 @@ _SPECIAL = {
     "question": f"case when state = '{State.RESTORE_UNKNOWN}' then '{Question.RESTORED}'"
     f" when {IN_DOUBT} then '{Question.SENT}' else '{Question.FAILURE}' end",
     "perhaps_sent": PERHAPS_SENT,
-    "is_asked": "exists (select 1 from escalated_messages asked where asked.message_id = messages.message_id"
-    f" and asked.{UNDECIDED_REVIEW})",
 }
-_COLUMNS = ", ".join(_SPECIAL.get(name, name) for name in Candidate._fields)
-#: SQL: waits for a person, or may be in two places, and nobody is asked.
-_UNASKED = (
-    f"{ASKED} and not exists (select 1 from escalated_messages asked"
-    f" where asked.message_id = messages.message_id and asked.{OPEN_REVIEW})"
-)
+
+
+def _columns(dialect: Dialect) -> str:
+    """SQL: what a :class:`Candidate` is read from."""
+    # By the message, as in nobody_is_asked: uncounted, all that waits for people would be looked through for each.
+    is_asked = (
+        "exists (select 1 from escalated_messages asked where asked.message_id = messages.message_id"
+        f" and {dialect.in_row('asked.status')} in {listed(UNDECIDED)})"
+    )
+    return ", ".join((_SPECIAL | {"is_asked": is_asked}).get(name, name) for name in Candidate._fields)
 
 
 def candidates(connection: Connection, route: str, *, after: int, limit: int, max_bytes: int) -> list[Candidate]:
     """Messages to escalate after message id ``after``, at most ``limit`` and ``max_bytes`` of bodies (at least one)."""
     rows = connection.execute(
         sql(
-            f"select {_COLUMNS} from messages where route = :route and {TO_ASK}"
+            f"select {_columns(dialect_of(connection))} from messages where route = :route and {TO_ASK}"
             " and message_id > :after order by message_id limit :limit"
         ),
         {"route": route, "after": after, "limit": limit},
@@ -92,13 +102,27 @@ def within(max_bytes: int, sizes: Iterable[int]) -> int:
     return max(1, sum(total <= max_bytes for total in accumulate(sizes)))
 
 
+def _unasked(dialect: Dialect, states: Iterable[State] = ASKED_STATES) -> str:
+    """SQL: waits for a person, or may be in two places (in ``states``, of these), and nobody is asked."""
+    return f"messages.state in {listed(states)} and {nobody_is_asked(dialect, 'messages.message_id')}"
+
+
 def unasked(connection: Connection, route: str, *, after: int, limit: int, max_bytes: int) -> list[Candidate]:
     """Messages about which a person has to decide and is not asked: a restore lost sight of them, or their review row
     was removed by hand. Pages as :func:`candidates`."""
+    dialect = dialect_of(connection)
+    # State by state, as an index has them in the order of their ids: of both together all are sorted for each page, or
+    # all that is finished is gone through.
+    chosen = " union all ".join(
+        "select message_id from (select messages.message_id from messages where messages.route = :route"
+        f" and {_unasked(dialect, [state])} and messages.message_id > :after order by messages.message_id"
+        f" limit :limit) as {state}_ones"
+        for state in ASKED_STATES
+    )
     rows = connection.execute(
         sql(
-            f"select {_COLUMNS} from messages where route = :route and {_UNASKED}"
-            " and message_id > :after order by message_id limit :limit"
+            f"select {_columns(dialect)} from messages where {dialect.few('message_id', chosen)}"
+            " order by message_id limit :limit"
         ),
         {"route": route, "after": after, "limit": limit},
     )
@@ -108,7 +132,8 @@ def unasked(connection: Connection, route: str, *, after: int, limit: int, max_b
 def nobody_asked(connection: Connection, route: str) -> int:
     """How many messages are :func:`unasked`."""
     found = connection.execute(
-        sql(f"select count(*) from messages where route = :route and {_UNASKED}"), {"route": route}
+        sql(f"select count(*) from messages where route = :route and {_unasked(dialect_of(connection))}"),
+        {"route": route},
     )
     return int(found.scalar_one())
 
@@ -121,7 +146,7 @@ def ask_again(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now:
         insert_reviews(
             tx,
             reviews,
-            f" where exists (select 1 from messages where messages.message_id = ? and {_UNASKED})"
+            f" where exists (select 1 from messages where messages.message_id = ? and {_unasked(tx.dialect)})"
             " and not exists (select 1 from escalated_messages earlier where earlier.message_id = ?"
             " and earlier.status <> 'applied')",
         )
