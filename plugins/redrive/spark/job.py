@@ -40,8 +40,8 @@ from redrive.spark import session_conf
 from redrive.staging import file_schemas, filesystems
 
 #: A task is given at least LEAST messages, to be worth its start, and at most MOST; between these the work is divided
-#: into TASKS shares, so that all cores end at about one time.
-LEAST, MOST, TASKS = 5_000, 50_000, 8
+#: into TASKS shares, so that all cores end at about one time. Fewer shares bring the driver fewer copies of one case.
+LEAST, MOST, TASKS = 5_000, 250_000, 8
 #: So many bytes of a staging file count as one message, so that shares of large messages have fewer.
 WEIGHT = 2_048
 #: Answers that are written at once.
