@@ -540,7 +540,7 @@ def test_credentials_are_found_in_linear_time(piece: str) -> None:
     text = piece * (200_000 // len(piece))
     started = time.process_time()
     masked(text, "credentials")
-    assert time.process_time() - started < 2  # a slow case takes minutes
+    assert time.process_time() - started < 10  # a slow case takes minutes
 
 
 @pytest.mark.parametrize("said", ["ana@example.org", CARD_NUMBER, '"ana"@example.org', "token=hat"])
