@@ -315,7 +315,8 @@ def test_shares_go_by_bytes_where_messages_are_large() -> None:
         return [len(share) for share in job.shares({"batches": some})]
 
     assert sizes(1_000, 200_000) == [5] * 8, "messages of a usual size: by their number"
-    assert sizes(1_000, 600_000_000) == [1] * 40, "600 KB each"
+    assert sizes(100_000, 1_000_000) == [2] * 20, "of many messages no task has more than 250,000"
+    assert sizes(1_000, 100_000_000) == [1] * 40, "100 KB each"
     assert sizes(1, 1_000) == [40]
 
 

@@ -40,10 +40,11 @@ from redrive.spark import session_conf
 from redrive.staging import file_schemas, filesystems
 
 #: A task is given at least LEAST messages, to be worth its start, and at most MOST; between these the work is divided
-#: into TASKS shares, so that all cores end at about one time. Fewer shares bring the driver fewer copies of one case.
+#: into TASKS shares, so that all cores end at about one time. Each share has a copy of the cases that all have, which
+#: Spark brings together.
 LEAST, MOST, TASKS = 5_000, 250_000, 8
-#: So many bytes of a staging file count as one message, so that shares of large messages have fewer.
-WEIGHT = 2_048
+#: So many bytes of a staging file count as one message, so that shares of large messages have fewer: 100 MB.
+WEIGHT = 400
 #: Answers that are written at once.
 PORTION = 10_000
 
