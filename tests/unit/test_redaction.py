@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 import pytest
+from pace import in_time
 
 from redrive.errors import SelectorError
 from redrive.redaction import MARGIN, MASKED, Redactor, as_example, check, redactor
@@ -540,7 +541,7 @@ def test_credentials_are_found_in_linear_time(piece: str) -> None:
     text = piece * (200_000 // len(piece))
     started = time.process_time()
     masked(text, "credentials")
-    assert time.process_time() - started < 10  # a slow case takes minutes
+    assert in_time(time.process_time() - started, 2)  # a slow case takes minutes
 
 
 @pytest.mark.parametrize("said", ["ana@example.org", CARD_NUMBER, '"ana"@example.org', "token=hat"])
