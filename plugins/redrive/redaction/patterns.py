@@ -76,7 +76,10 @@ CALLED = (
     r"(?P<may_be_none>credentials?|pass(?<!bypass)(?<!compass)(?<!trespass)(?<!boardingpass)(?<!boarding[-_ ]pass))|"
     r"(?P<key>(?:api|access|account|admin|app|auth|client|"
     r"encryption|functions|license|master|private|secret|secret[-_ ]?access|session|shared|shared[-_ ]?access|signing|"
-    r"storage|subscription)[-_ ]?key)|(?P<header>authorization|cookie(?<![a-z]cookie)))(?P<many>(?<!s)s)?"
+    r"storage|subscription)[-_ ]?key)|"
+    # With a dot, as Hadoop, Spark and Java spell settings; private.key is a file.
+    r"(?:secret|access|api|encryption|signing|account)\.key(?:(?<=account\.key)\.[a-z0-9]{1,24}\.[a-z]{1,8}\.core"
+    r"(?:\.[a-z]{1,16}){1,4})?|(?P<header>authorization|cookie(?<![a-z]cookie)))(?P<many>(?<!s)s)?"
 )
 CALLED_AT_END = re.compile(rf"{CALLED}$", re.ASCII | re.IGNORECASE)
 _NAMED = re.compile(
@@ -94,6 +97,10 @@ def is_called_secret(name: str) -> bool:
 
 _LONGEST_NAME = 256
 _OPENING = re.compile(r"\\{0,7}[\"']|")
+# How a value begins that is the lines below, further in than its name, as YAML writes it; and what is in front of it.
+_BLOCK = re.compile(r"[|>][+-]?\d?[+-]?[ \t]{0,8}(?:\n|\r\n|(?P<escape>\\{1,7})n)[ \t]{0,60}")
+_BLOCK_NAME = re.compile(r"(?P<indent>[ \t]*+(?:- {1,4}){0,4})[\"']?[\w.-]*+")
+_LONGEST_INDENT = 60
 # In quotes up to where they are closed; else up to a blank, or to what begins something else.
 _SECRETS = {
     '"': re.compile(r"(?:[^\"\\\n]|\\.)*+"),
@@ -113,6 +120,16 @@ _NO_SECRET = re.compile(
     r"maximum|expected|unexpected|unauthorized|forbidden|please|error|eof|timeout|connection|context)(?![\w@#$%*+=!-])"
     r"|/(?:home|var|usr|app|opt|tmp|srv|root|run|etc|mnt)/|projects/|arn:|https?://|\[redacted[ \]]",
     re.ASCII | re.IGNORECASE,
+)
+# Options of a command that are secrets; and what is said of one behind its name.
+_OPTION = (
+    r"(?:[a-z0-9]{1,20}-){0,4}(?:passw(?:or)?d|passphrase|pwd|secret|token|"
+    r"(?:api|access|secret|account|auth|client|encryption|private)-?key)"
+)
+_NONE_OF_OPTION = (
+    rf"{_NO_SECRET.pattern}|(?:options?|flags?|arguments?|parameters?|switch|and|or|to|in|on|with|for|from|of|by|as|if|"
+    r"when|instead|takes?|expects?|needs?|requires?|only|but|which|that|via|using|also|the|an?|given|provided|"
+    r"specified|set|used|cannot|twice)(?![\w@#$%*+=!-])"
 )
 # The same as the whole of a text in quotes that has a name in quotes: there a secret may begin with any word.
 _SUBJECT = (
@@ -134,6 +151,10 @@ _COMPLAINT = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _LONGEST_COMPLAINT = 300
+# Behind quotes that end a text of JSON, or of what Python prints, and open none: {"m": "password=", "n": 1}
+_TEXT_ENDED = re.compile(
+    r"\s{0,4}(?:,\s{0,4}(?:\\{0,7}[\"']|[\[{\d-]|(?:true|false|null)\b)|(?:\s{0,4}[}\])]){1,8}(?=[\s,\\\"'.;]|$)|$)"
+)
 #: A sign that a parser came upon.
 _SIGN = re.compile(r"[^\w\s]{1,2}")
 # Within brackets, what reads as a sentence says what is wrong: three words and more, of any language.
@@ -214,6 +235,28 @@ _OTHER_SECRETS = tuple(
         (
             ("private key",),
             r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----)(?!\[redacted)(?:[^-]++|-(?!----))++",
+        ),
+        # what services begin their tokens with, as they document it for those who look for leaks
+        (
+            ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "npm_", "pypi-", "hf_", "dop_v1_"),
+            r"((?<![\w-]))(?:gh[opsur]_[a-z0-9]{36,}+|github_pat_\w{22,}+|glpat-[\w-]{20,}+|npm_[a-z0-9]{36,}+|"
+            r"pypi-[\w-]{32,}+|hf_[a-z0-9]{30,}+|dop_v1_[0-9a-f]{32,}+)",
+        ),
+        (
+            ("xox", "xapp-", "sk_live_", "sk_test_", "rk_live_", "rk_test_", "aiza", "ya29.", "sg.", "sk-"),
+            r"((?<![\w-]))(?:xox[abeprs]-[\w-]{10,}+|xapp-[\w-]{10,}+|[sr]k_(?:live|test)_[a-z0-9]{16,}+|"
+            r"(?-i:AIza)[\w-]{35}|ya29\.[\w-]{20,}+|(?-i:SG)\.[\w-]{16,}+\.[\w-]{16,}+|"
+            r"(?-i:sk)-(?:proj-|ant-|svcacct-)?(?=[\w-]{0,60}\d)[\w-]{32,}+)",
+        ),
+        # of a command: --password …; the same as a list of its words
+        (
+            ("--",),
+            rf"((?<![\w-])--{_OPTION}[ \t]{{1,4}}(?:\\{{0,7}}[\"'])?)(?!-|{_NONE_OF_OPTION})[^\s\"'\\,;:)\]}}<>]++",
+        ),
+        (
+            ("--",),
+            rf"((?<=[\"'])--{_OPTION}\\{{0,7}}[\"'],\s{{0,4}}\\{{0,7}}[\"'])(?!--|\[redacted)[^\n\"'\\]++"
+            r"(?=\\{0,7}[\"']\s{0,4}[,\])])",
         ),
     )
 )
@@ -389,11 +432,15 @@ def _place_of_secret(text: str, found: re.Match[str]) -> tuple[int, int, bool] |
     opening = _OPENING.match(text, at)
     start = opening.end() if opening else at
     kind = text[at:start][:1]
+    if kind and not found["quote"] and _TEXT_ENDED.match(text, start):
+        return None
     if found["header"] and not (found["quote"] or text[start : start + 1] == "["):
         return None  # in prose they are told by what follows
     if kind and found["quote"]:
         secret = _SECRETS[kind].match(text, start)
         return (start, secret.end(), False) if secret and secret[0] and not is_complaint(secret[0]) else None
+    if not kind and found["sign"] == ":" and (block := _block(text, found, at)):
+        return (*block, False)
     if _NO_SECRET.match(text, start):
         return None
     of_header = found["header"] or found["key"] or text[max(0, found.start() - 1) : found.start()] == "-"
@@ -414,6 +461,39 @@ def _place_of_secret(text: str, found: re.Match[str]) -> tuple[int, int, bool] |
     if found["quote"] and found["may_be_none"] and _COUNT.fullmatch(secret[0]):
         return None
     return start, secret.end(), kind in ("", "{")
+
+
+def _block(text: str, found: re.Match[str], at: int) -> tuple[int, int] | None:
+    """Where the lines are that are a value of YAML: those further in than the name in front, up to one that is not."""
+    header = _BLOCK.match(text, at)
+    if header is None:
+        return None
+    end_of_line = f"{header['escape']}n" if header["escape"] else "\n"
+    looked_from = max(0, found.start() - _LONGEST_NAME)
+    begun = text.rfind(end_of_line, looked_from, found.start())
+    begun = begun + len(end_of_line) if begun >= 0 else looked_from
+    if header["escape"]:  # or where the text begins that it is in
+        begun = max(begun, text.rfind('"', looked_from, found.start()) + 1)
+    name = _BLOCK_NAME.match(text, begun, found.start())
+    if name is None or name.end() != found.start():
+        return None
+    start = end = header.end()
+    indent, line = len(name["indent"]), text.rfind(end_of_line, at, start) + len(end_of_line)
+    while line < len(text):
+        said = text[line : line + _LONGEST_INDENT + 1]
+        further_in = len(said) - len(said.lstrip(" \t"))
+        is_blank = text.startswith(("\r\n", end_of_line), line + further_in)
+        if further_in <= indent and not is_blank:
+            break
+        behind = text.find(end_of_line, line)
+        behind = len(text) if behind < 0 else behind
+        if header["escape"] and (quote := text.find('"', line, behind)) >= 0:  # the end of the text that it is in
+            end = max(end, quote - _backslashes_before(text, quote))
+            break
+        if not is_blank:
+            end = behind - text.startswith("\r", behind - 1)
+        line = behind + len(end_of_line)
+    return (start, end) if end > start else None
 
 
 # Of any script. On a track of a card, a letter stands in front.
