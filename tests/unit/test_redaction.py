@@ -556,7 +556,8 @@ def test_credentials_are_masked(text: str, shown: str) -> None:
         "{'m': 'token=', 'n': 1}",
         '{"m": "{\\"m\\": \\"token=\\", \\"n\\": 1}"}',
         "order sk-17, topic ghp_orders, xox-17, release sg.1.2",
-        "queue sk-orders-of-the-customers-in-the-north-retry",
+        "queue sk-orders-2024-of-the-customers-in-the-north-retry, xapp-server-of-orders",
+        "pypi-mirror-of-the-company-for-python-3 is down",
     ],
 )
 def test_what_is_no_credential_stays_readable(text: str) -> None:

@@ -240,13 +240,13 @@ _OTHER_SECRETS = tuple(
         (
             ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "npm_", "pypi-", "hf_", "dop_v1_"),
             r"((?<![\w-]))(?:gh[opsur]_[a-z0-9]{36,}+|github_pat_\w{22,}+|glpat-[\w-]{20,}+|npm_[a-z0-9]{36,}+|"
-            r"pypi-[\w-]{32,}+|hf_[a-z0-9]{30,}+|dop_v1_[0-9a-f]{32,}+)",
+            r"(?-i:pypi-AgE)[\w-]{32,}+|hf_[a-z0-9]{30,}+|dop_v1_[0-9a-f]{32,}+)",
         ),
         (
             ("xox", "xapp-", "sk_live_", "sk_test_", "rk_live_", "rk_test_", "aiza", "ya29.", "sg.", "sk-"),
-            r"((?<![\w-]))(?:xox[abeprs]-[\w-]{10,}+|xapp-[\w-]{10,}+|[sr]k_(?:live|test)_[a-z0-9]{16,}+|"
-            r"(?-i:AIza)[\w-]{35}|ya29\.[\w-]{20,}+|(?-i:SG)\.[\w-]{16,}+\.[\w-]{16,}+|"
-            r"(?-i:sk)-(?:proj-|ant-|svcacct-)?(?=[\w-]{0,60}\d)[\w-]{32,}+)",
+            r"((?<![\w-]))(?:xox[abeprs]-[\w-]{10,}+|xapp-\d-[\w-]{10,}+|[sr]k_(?:live|test)_[a-z0-9]{16,}+|"
+            r"(?-i:AIza)[\w-]{35}|ya29\.[\w-]{20,}+|(?-i:SG)\.[\w-]{22}\.[\w-]{43}|"
+            r"(?-i:sk)-(?:(?:proj|ant|svcacct)-[\w-]{20,}+|[a-z0-9]{32,}+(?![\w-])))",
         ),
         # of a command: --password …; the same as a list of its words
         (
