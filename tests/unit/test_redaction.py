@@ -441,6 +441,7 @@ def test_many_cards_take_linear_time(begun: str) -> None:
         (f"xoxb-{'123-' * 4}hat is revoked", f"{HIDDEN} is revoked"),
         (f"Invalid API Key provided: sk_live_{'aB3d' * 6}", f"Invalid API Key provided: {HIDDEN}"),
         (f"Incorrect API key provided: sk-proj-{'aB3-' * 9}x.", f"Incorrect API key provided: {HIDDEN}."),
+        (f"key sk-or-v1-{'0af3' * 16} was refused", f"key {HIDDEN} was refused"),
     ],
 )  # fmt: skip
 def test_credentials_are_masked(text: str, shown: str) -> None:
