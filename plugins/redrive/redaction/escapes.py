@@ -56,3 +56,9 @@ class Unescaped:
 
 def _is_control(code: int) -> bool:
     return code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000
+
+
+def backslashes_before(text: str, end: int) -> int:
+    """How many backslashes, up to a few, stand in front of ``end``."""
+    start = max(0, end - 8)
+    return end - start - len(text[start:end].rstrip("\\"))

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
+from redrive.redaction.complaints import is_complaint
+from redrive.redaction.credentials import CALLED, CALLED_AT_END
 from redrive.redaction.escapes import Unescaped
-from redrive.redaction.masks import MASK_CREDENTIALS
-from redrive.redaction.patterns import CALLED, CALLED_AT_END, is_complaint, replaced
+from redrive.redaction.masks import MASK_CREDENTIALS, replaced
 
 _FLAGS = re.ASCII | re.IGNORECASE
 _QUOTE = r"\\{0,7}[\"']"

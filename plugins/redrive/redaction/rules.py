@@ -6,7 +6,10 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from redrive.errors import SelectorError
-from redrive.redaction import pairs, paths, patterns
+from redrive.redaction import pairs, paths
+from redrive.redaction.cards import without_cards
+from redrive.redaction.credentials import is_called_secret, without_credentials
+from redrive.redaction.emails import without_emails
 from redrive.redaction.masks import MASK, MASK_CREDENTIALS
 from redrive.selectors import Kind, Selector, parse_path
 
@@ -53,11 +56,11 @@ class Redactor:
         if self._paths:
             text = self._by_path(text, 0)
         if self._credentials:  # first: a password in front of a host looks like a mail address
-            text = pairs.without_pairs(patterns.without_credentials(text))
+            text = pairs.without_pairs(without_credentials(text))
         if self._email:
-            text = patterns.without_emails(text)
+            text = without_emails(text)
         if self._card:
-            text = patterns.without_cards(text)
+            text = without_cards(text)
         return text
 
     def beginning(self, text: str, length: int) -> str:
@@ -73,7 +76,7 @@ class Redactor:
         short = name.lower()
         if short in self._headers:
             return MASK
-        if self._credentials and short not in self._told_by and patterns.is_called_secret(short):
+        if self._credentials and short not in self._told_by and is_called_secret(short):
             return MASK_CREDENTIALS
         return self(value)
 
