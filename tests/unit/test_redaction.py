@@ -442,6 +442,7 @@ def test_many_cards_take_linear_time(begun: str) -> None:
         (f"Invalid API Key provided: sk_live_{'aB3d' * 6}", f"Invalid API Key provided: {HIDDEN}"),
         (f"Incorrect API key provided: sk-proj-{'aB3-' * 9}x.", f"Incorrect API key provided: {HIDDEN}."),
         (f"key sk-or-v1-{'0af3' * 16} was refused", f"key {HIDDEN} was refused"),
+        ("key sk-lf-2f9d0c1e-77aa-4d0f-9b1c-0a1b2c3d4e5f was refused", f"key {HIDDEN} was refused"),
     ],
 )  # fmt: skip
 def test_credentials_are_masked(text: str, shown: str) -> None:

@@ -66,7 +66,7 @@ _TOKENS = tuple(
             ("xox", "xapp-", "sk_live_", "sk_test_", "rk_live_", "rk_test_", "aiza", "ya29.", "sg.", "sk-"),
             r"((?<![\w-]))(?:xox[abeprs]-[\w-]{10,}+|xapp-\d-[\w-]{10,}+|[sr]k_(?:live|test)_[a-z0-9]{16,}+|"
             r"(?-i:AIza)[\w-]{35}|ya29\.[\w-]{20,}+|(?-i:SG)\.[\w-]{22}\.[\w-]{43}|"
-            r"(?-i:sk)-(?:(?:proj|ant|svcacct)-[\w-]{20,}+|(?:[a-z0-9]{1,8}-){0,3}[a-z0-9]{32,}+(?![\w-])))",
+            r"(?-i:sk)-(?:(?:proj|ant|svcacct|lf)-[\w-]{20,}+|(?:[a-z0-9]{1,8}-){0,3}[a-z0-9]{32,}+(?![\w-])))",
         ),
         # of a command: --password …; the same as a list of its words
         (
