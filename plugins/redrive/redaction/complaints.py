@@ -41,6 +41,7 @@ _OF_SENTENCES = re.compile(
     r"^[^\W\d_a-z]|[.!?]$|\b(?:is|are|was|be|must|may|not|no|the|an?|to|of|at|in|than|ist|nicht|est|pas|es|non)\b",
     re.IGNORECASE,
 )
+# What is random, and so may be a secret, in a field that tells what is wrong.
 _RANDOM = re.compile(r"(?=[^\s\d]*+\d)(?=[^\sa-z]*+[a-z])\S{16,}+", re.ASCII | re.IGNORECASE)
 
 

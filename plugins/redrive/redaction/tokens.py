@@ -1,4 +1,4 @@
-"""Credentials told by their own look, or by what stands in front of them, whatever they are called."""
+"""Credentials told by their own look, or by what stands in front of them: tokens of services, options of commands."""
 
 import re
 
