@@ -36,9 +36,15 @@ def test_the_cause_of_what_a_machine_says_in_its_own_language(cause: Cause, text
 
 
 #: Failures and, as ``business``, decisions that sound like them, in thirteen languages. The first 291 are by someone who
-#: had not seen the rules: 53 of their 208 failures were right then. The rest are decisions that a phrase took for one.
+#: had not seen the rules: 53 of their 208 failures were right then. The rest are decisions that a phrase took for one. Of 411
+#: texts of systems 374 have the cause that they had before decisions were told from them, of 75 decisions three.
 IN_LANGUAGES = [
     line.split("\t") for line in (Path(__file__).parent / "languages.tsv").read_text(encoding="utf-8").splitlines()
+]
+#: What databases, brokers, servers and clients write in these languages, or nearly so: cause and text.
+WRITTEN_IN_LANGUAGES = [
+    line.split("\t")
+    for line in (Path(__file__).parent / "failures_in_languages.tsv").read_text(encoding="utf-8").splitlines()
 ]
 MEANT = {
     "timeout": {Cause.TRANSIENT_NETWORK, Cause.DEPENDENCY_UNAVAILABLE},
@@ -61,6 +67,13 @@ def test_what_is_said_in_many_languages() -> None:
     for kind, text, cause in causes:
         if MEANT.get(kind, set()).isdisjoint(AUTOMATIC):
             assert cause not in AUTOMATIC, text
+
+
+def test_what_systems_write_in_many_languages_keeps_its_cause() -> None:
+    """What guards decisions of a business from being sent again must not hide the failures of machines."""
+    for cause, text in WRITTEN_IN_LANGUAGES:
+        (answer,) = explain([{"text": text}])
+        assert answer["cause"] == cause, (answer["rule"], text)
 
 
 # Names of fields in which a rule may see a failure: a lock, a limit, a topic that was lost.

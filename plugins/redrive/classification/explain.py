@@ -18,7 +18,7 @@ from redrive.classification.dress import without_front
 from redrive.classification.grouping import BLANK, Spot
 from redrive.classification.learned_model import GUESS, OVERRULES, Model, shipped
 from redrive.classification.named_faults import without_named_faults
-from redrive.classification.refusals import last_attempt, refusal_of
+from redrive.classification.refusals import last_attempt, perhaps_done, refusal_of
 from redrive.classification.rules import Finding, find, find_reason, is_of_business, is_of_machines, says_nothing
 from redrive.classification.templates import KnownGroup, Place, tokens_of
 from redrive.message import Header
@@ -83,11 +83,14 @@ def finding_of(masked: str) -> Finding | None:
 
     Not in what loggers and consumers put in front of it: what a class or a tenant is called says nothing about the
     failure. And nothing is sent again for a fault that is only named (:mod:`~redrive.classification.named_faults`), nor
-    for what a value says, where what is said of it asks for a person: *Hat 'rate limit' not found*.
+    for what a value says, where what is said of it asks for a person: *Hat 'rate limit' not found*. Nor for what a
+    business ran out of time for and may have been done.
     """
     said = without_front(masked)
     found = find(said)
-    if found is None or not _goes_by_itself(found.cause):
+    if found is None:
+        return perhaps_done(said) if is_of_business(said) else None
+    if not _goes_by_itself(found.cause):
         return found
     if (bare := without_named_faults(said)) != said:
         # Where nothing else is said, it is said of what is named.

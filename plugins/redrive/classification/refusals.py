@@ -361,14 +361,10 @@ def refusal_of(text: str, found: Finding) -> Finding | None:
     Whether something may have been done already is asked before it is done again, so that is said first. Where a lease
     ran out, that is known without a word.
     """
+    if found.cause is not Cause.LEASE_EXPIRED and (perhaps := perhaps_done(text)) is not None:
+        return perhaps
     text = text[:_LOOKED_AT]
     lower, is_any = text.lower(), not text.isascii()
-    if (
-        found.cause is not Cause.LEASE_EXPIRED
-        and (is_any or says(lower, _PERHAPS) or says(lower, _PERHAPS_ELSEWHERE))
-        and _MAY_BE_DONE.search(text)
-    ):
-        return _PERHAPS_DONE
     if (is_any or says(lower, _FOR_EVER) or _says_not_again(lower)) and _is_forbidden(text):
         return _NEVER_AGAIN
     if (is_any or says(lower, _FOR_GOOD) or _says_over(lower)) and _is_over(text, found.cause):
@@ -383,6 +379,14 @@ def refusal_of(text: str, found: Finding) -> Finding | None:
     ):
         return _OVER
     return None
+
+
+def perhaps_done(text: str) -> Finding | None:
+    """What follows where ``text``, masked, says that what was asked for may have been done already."""
+    text = text[:_LOOKED_AT]
+    lower = text.lower()
+    told = not text.isascii() or says(lower, _PERHAPS) or says(lower, _PERHAPS_ELSEWHERE)
+    return _PERHAPS_DONE if told and _MAY_BE_DONE.search(text) else None
 
 
 def _is_forbidden(text: str) -> bool:

@@ -288,6 +288,7 @@ def says_nothing(text: str) -> bool:
 _PASSING: Final = frozenset(WORDS["of_passing"])
 _MACHINES: Final = frozenset(WORDS["of_machines"])
 _ANYTHING: Final = frozenset(WORDS["of_anything"])
+_NAMED: Final = re.compile(r'"[^"\n]{1,40}"')
 _PLAIN_WORDS: Final = re.compile(r"[^\W\d_]{1,40}")
 _ASCII_WORDS: Final = re.compile(r"[a-z]{1,40}", re.ASCII)
 
@@ -297,8 +298,11 @@ def _words_in(view: str) -> set[str]:
 
 
 def _is_of_machines(view: str, said: str = "") -> bool:
-    """Whether a text is about machines, or about nothing, but for what it ``said`` in words that may mean both."""
-    words = _words_in(view).difference(said.split())
+    """Whether a text is about machines, or about nothing, but for what it ``said`` in words that may mean both.
+
+    What stands in quotes is a name, and may be anything.
+    """
+    words = _words_in(_NAMED.sub(" ", view)).difference(said.split())
     return not words.isdisjoint(_MACHINES) or "://" in view or words <= _ANYTHING
 
 
