@@ -174,6 +174,10 @@ _FRAMES: Final = re.compile(
 _MAX_PARTS: Final = 24
 
 _INDEX: Final = _index()
+#: The rules of phrases in other languages than English.
+_ELSEWHERE: Final = frozenset(
+    number for number, rule in enumerate(_ORDERED) if rule.id.endswith((".localised", ".spoken"))
+)
 #: Characters of a text without its frames that rules look at, from its beginning and from its end.
 _LOOKED_AT: Final = 3000
 
@@ -248,7 +252,7 @@ def _begins_a_word(literal: str, view: str) -> bool:
 def _candidates(view: str) -> list[int]:
     """The numbers of the rules of which a literal occurs in ``view``, in the order of asking."""
     numbers, loosely, said = _occurring(view)
-    if loosely and not loosely <= numbers and _is_of_machines(view, said):
+    if loosely and not loosely <= numbers and _is_of_machines(view, said, elsewhere=not loosely.isdisjoint(_ELSEWHERE)):
         numbers |= loosely
     return sorted(numbers)
 
@@ -277,7 +281,7 @@ def is_of_business(text: str) -> bool:
     """Whether a masked text has words of failures which businesses have too, and is not about machines."""
     view = _view(without_frames(text))
     _, loosely, said = _occurring(view)
-    return bool(loosely) and not _is_of_machines(view, said)
+    return bool(loosely) and not _is_of_machines(view, said, elsewhere=not loosely.isdisjoint(_ELSEWHERE))
 
 
 def says_nothing(text: str) -> bool:
@@ -288,7 +292,10 @@ def says_nothing(text: str) -> bool:
 _PASSING: Final = frozenset(WORDS["of_passing"])
 _MACHINES: Final = frozenset(WORDS["of_machines"])
 _ANYTHING: Final = frozenset(WORDS["of_anything"])
-_NAMED: Final = re.compile(r'"[^"\n]{1,40}"')
+_MACHINES_ELSEWHERE: Final = (_MACHINES | set(WORDS["of_machines_elsewhere"])).difference(
+    WORDS["of_anything_elsewhere"]
+)
+_ANYTHING_ELSEWHERE: Final = _ANYTHING.union(WORDS["of_anything_elsewhere"])
 _PLAIN_WORDS: Final = re.compile(r"[^\W\d_]{1,40}")
 _ASCII_WORDS: Final = re.compile(r"[a-z]{1,40}", re.ASCII)
 
@@ -297,13 +304,12 @@ def _words_in(view: str) -> set[str]:
     return {*(_ASCII_WORDS if view.isascii() else _PLAIN_WORDS).findall(view)}
 
 
-def _is_of_machines(view: str, said: str = "") -> bool:
-    """Whether a text is about machines, or about nothing, but for what it ``said`` in words that may mean both.
-
-    What stands in quotes is a name, and may be anything.
-    """
-    words = _words_in(_NAMED.sub(" ", view)).difference(said.split())
-    return not words.isdisjoint(_MACHINES) or "://" in view or words <= _ANYTHING
+def _is_of_machines(view: str, said: str = "", *, elsewhere: bool = False) -> bool:
+    """Whether a text is about machines, or about nothing, but for what it ``said`` in words that may mean both; those may
+    be of a language ``elsewhere``."""
+    machines, anything = (_MACHINES_ELSEWHERE, _ANYTHING_ELSEWHERE) if elsewhere else (_MACHINES, _ANYTHING)
+    words = _words_in(view).difference(said.split())
+    return not words.isdisjoint(machines) or "://" in view or words <= anything
 
 
 def _may_mean(pattern: re.Pattern[str], view: str) -> bool:
