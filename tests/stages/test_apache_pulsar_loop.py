@@ -268,6 +268,8 @@ def test_the_broker_dies_in_the_middle_of_a_drain(
                 pass
     pipeline.finish(workshop.settings, run, "failed", workshop.now)
     restart(workshop.server)
+    workshop.timeout = 30  # as a server that starts on a busy machine needs
+    workshop.restarted_process()
     report = workshop.cycle()
 
     assert (report["drained"], report["duplicates"], report["redelivered"]) == (3, 3, 3)
