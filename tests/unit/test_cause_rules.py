@@ -95,6 +95,12 @@ def test_a_word_that_other_languages_have_for_a_machine_makes_no_machine_of_a_bu
     assert Cause(answer["cause"]) not in AUTOMATIC, answer["rule"]
 
 
+def test_phrases_of_other_languages_that_may_mean_both_stand_where_words_of_those_languages_count() -> None:
+    for rule in rules.RULES:
+        if not all(literal.isascii() for literal in rule.loose):
+            assert rule.id.endswith((".spoken", ".localised")), rule.id
+
+
 # Names of fields in which a rule may see a failure: a lock, a limit, a topic that was lost.
 FIELDS = (
     "lockToken",

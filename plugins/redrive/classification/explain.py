@@ -89,7 +89,8 @@ def finding_of(masked: str) -> Finding | None:
     said = without_front(masked)
     found = find(said)
     if found is None:
-        return perhaps_done(said) if is_of_business(said) else None
+        perhaps = perhaps_done(said)
+        return perhaps if perhaps is not None and is_of_business(said) else None
     if not _goes_by_itself(found.cause):
         return found
     if (bare := without_named_faults(said)) != said:

@@ -11,6 +11,7 @@ way, and after that :attr:`Tier.LAST`. A finding that knows no more than that so
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -252,7 +253,7 @@ def _begins_a_word(literal: str, view: str) -> bool:
 def _candidates(view: str) -> list[int]:
     """The numbers of the rules of which a literal occurs in ``view``, in the order of asking."""
     numbers, loosely, said = _occurring(view)
-    if loosely and not loosely <= numbers and _is_of_machines(view, said, elsewhere=not loosely.isdisjoint(_ELSEWHERE)):
+    if loosely and not loosely <= numbers and _is_of_machines(view, said, loosely):
         numbers |= loosely
     return sorted(numbers)
 
@@ -281,7 +282,7 @@ def is_of_business(text: str) -> bool:
     """Whether a masked text has words of failures which businesses have too, and is not about machines."""
     view = _view(without_frames(text))
     _, loosely, said = _occurring(view)
-    return bool(loosely) and not _is_of_machines(view, said, elsewhere=not loosely.isdisjoint(_ELSEWHERE))
+    return bool(loosely) and not _is_of_machines(view, said, loosely)
 
 
 def says_nothing(text: str) -> bool:
@@ -304,9 +305,10 @@ def _words_in(view: str) -> set[str]:
     return {*(_ASCII_WORDS if view.isascii() else _PLAIN_WORDS).findall(view)}
 
 
-def _is_of_machines(view: str, said: str = "", *, elsewhere: bool = False) -> bool:
-    """Whether a text is about machines, or about nothing, but for what it ``said`` in words that may mean both; those may
-    be of a language ``elsewhere``."""
+def _is_of_machines(view: str, said: str = "", loosely: AbstractSet[int] = frozenset()) -> bool:
+    """Whether a text is about machines, or about nothing, but for what it ``said`` in words that may mean both, of the
+    rules ``loosely``."""
+    elsewhere = not _ELSEWHERE.isdisjoint(loosely)
     machines, anything = (_MACHINES_ELSEWHERE, _ANYTHING_ELSEWHERE) if elsewhere else (_MACHINES, _ANYTHING)
     words = _words_in(view).difference(said.split())
     return not words.isdisjoint(machines) or "://" in view or words <= anything

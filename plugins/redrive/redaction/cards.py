@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from redrive.redaction.escapes import Unescaped
-from redrive.redaction.masks import MASK_CARD
+from redrive.redaction.masks import MASK_CARD, replaced
 from redrive.redaction.paths import begins_at
 
 # Of any script. On a track of a card, a letter stands in front.
@@ -22,7 +22,7 @@ def without_cards(text: str) -> str:
     """``text`` with every number masked that a payment card may have, in digits of any script; what is JSON stays
     JSON."""
     unescaped = Unescaped(text)
-    parts, at = [], 0
+    places = list[tuple[int, int, str]]()
     is_json = begins_at(text) is not None
     for run in _DIGITS.finditer(unescaped.text):
         if len(run[0]) < 13:
@@ -35,10 +35,8 @@ def without_cards(text: str) -> str:
                 and _before(text, start) in (":", ",", "[")
             )
             quote = '"' if bare else ""  # a number of a JSON text: it stays JSON
-            parts += [text[at:start], quote, MASK_CARD, quote]
-            at = end
-    parts.append(text[at:])
-    return "".join(parts)
+            places.append((start, end, f"{quote}{MASK_CARD}{quote}"))
+    return replaced(text, places)
 
 
 def _before(text: str, end: int) -> str:

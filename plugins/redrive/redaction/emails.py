@@ -3,7 +3,7 @@
 import re
 
 from redrive.redaction.escapes import Unescaped, backslashes_before
-from redrive.redaction.masks import MASK_EMAIL
+from redrive.redaction.masks import MASK_EMAIL, replaced
 
 #: From the at sign on; URLs may spell it otherwise.
 _AT_DOMAIN = re.compile(r"(?:@|%40)(?:[\w-]{1,63}\.){1,8}(?:xn--[\w-]{1,59}|[^\W\d_]{2,63}+)(?![^\W\d_])")
@@ -19,18 +19,16 @@ def without_emails(text: str) -> str:
     said = unescaped.text
     if "@" not in said and "%40" not in said:
         return text
-    parts, at, shown_to = [], 0, 0
+    places, at = list[tuple[int, int, str]](), 0
     for found in _AT_DOMAIN.finditer(said):
         start = _in_quotes_before(said, found.start(), at)
         while start > at and found.start() - start < _MAX_NAME and _is_of_name(said, start - 1):
             start -= 1
         if start == found.start():
             continue
-        parts += [text[shown_to : unescaped.place(start)], MASK_EMAIL]
         at = found.end()
-        shown_to = unescaped.place(at)
-    parts.append(text[shown_to:])
-    return "".join(parts)
+        places.append((unescaped.place(start), unescaped.place(at), MASK_EMAIL))
+    return replaced(text, places)
 
 
 def _in_quotes_before(text: str, end: int, first: int) -> int:
